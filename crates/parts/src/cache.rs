@@ -259,8 +259,7 @@ impl NodeCache {
             nodes: self.nodes.load(Relaxed),
             mirror_bytes: self.mirror_bytes.load(Relaxed),
             evictions: self.evictions.load(Relaxed),
-            hits: 0,
-            misses: 0,
+            ..CacheStats::default()
         }
     }
 }

@@ -438,6 +438,8 @@ pub struct CacheStats {
     pub hits: u64,
     /// Lookups that did not.
     pub misses: u64,
+    /// What `used_bytes` is, by name, where an index has several kinds of memory.
+    pub parts: [(&'static str, u64); 4],
 }
 
 /// The resources that an operation on a key needs beside its own node and the way down to the leaf.

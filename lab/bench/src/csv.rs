@@ -14,7 +14,7 @@ type Column = (&'static str, &'static str, fn(&Results, &Cell) -> String);
 /// The columns that every file has, in their order. Behind them are the settings that vary, as
 /// `swept_NAME`.
 #[rustfmt::skip] // one line each: `cargo xtask fields` makes the table of the document of them
-const COLUMNS: [Column; 76] = [
+const COLUMNS: [Column; 77] = [
     ("experiment", "The experiment.", |r, _| r.experiment.clone()),
     ("commit", "The commit of the program; with `+` where its sources had changes that were not committed.", |r, _| some(r.commit.as_ref())),
     ("version", "The version of the program.", |r, _| r.version.clone()),
@@ -88,6 +88,7 @@ const COLUMNS: [Column; 76] = [
     ("cached_share", "Share of the inner nodes in the cache of a compute node.", |_, c| memory(c, |m| m.cached_share.to_string())),
     ("cache_hit_rate", "Share of lookups with a cached bottom node.", |_, c| memory(c, |m| m.cache_hit_rate.to_string())),
     ("cache_used_bytes", "Cache in use on a compute node, bytes.", |_, c| memory(c, |m| m.cache_used_bytes.to_string())),
+    ("cache_parts", "What that is, kind by kind, bytes.", |_, c| memory(c, |m| m.cache_parts.iter().map(|(n, b)| format!("{n} {b}")).collect::<Vec<_>>().join("; "))),
     ("levels", "Inner levels.", |_, c| memory(c, |m| m.levels.to_string())),
     ("leaf_metadata_bytes", "Bytes of a leaf besides the pairs of its slots.", |_, c| memory(c, |m| some(m.leaf_metadata))),
     ("peak_bytes", "Most bytes that were resident in the process.", |_, c| memory(c, |m| some(m.peak_bytes))),

@@ -23,6 +23,12 @@ pub fn figures(
     let mean =
         |of: fn(&CacheStats) -> u64| with_clients.iter().map(|s| of(s) as f64).sum::<f64>() / nodes;
     let used = mean(|s| s.used_bytes);
+    let part = |(i, name): (usize, &str)| {
+        let sum: u64 = with_clients.iter().map(|s| s.parts[i].1).sum();
+        (name.to_owned(), sum / nodes as u64)
+    };
+    let names = with_clients.first().map_or_else(Vec::new, |s| s.parts.map(|p| p.0).to_vec());
+    let named = names.into_iter().enumerate().filter(|(_, name)| !name.is_empty());
     let caches: u64 = (0..clients.len()).map(|cn| cache(cn).used_bytes).sum();
     let held = shape.structure_bytes + shape.block_bytes + shape.table_bytes + caches;
     let cached_share = (mean(|s| s.nodes) / shape.inner_nodes.max(1) as f64).min(1.0);
@@ -34,6 +40,7 @@ pub fn figures(
         cached_share,
         cn_bytes_per_cached_key: if cached_keys > 0.0 { used / cached_keys } else { 0.0 },
         cache_used_bytes: used as u64,
+        cache_parts: named.map(part).collect(),
         cache_budget_bytes: with_clients.first().map_or(0, |s| s.budget_bytes),
         leaves: shape.leaves.clone(),
         inner_nodes: shape.inner_nodes,

@@ -304,6 +304,9 @@ pub struct MemoryFigures {
     pub cn_bytes_per_cached_key: f64,
     /// Cache in use on the average compute node with clients.
     pub cache_used_bytes: u64,
+    /// What that is, by name, where an index has several kinds of memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cache_parts: Vec<(String, u64)>,
     /// Cache budget of one compute node.
     pub cache_budget_bytes: u64,
     /// Share of lookups in the measured phase (the last round) with a cached bottom node.

@@ -184,7 +184,13 @@ fn memory_columns<'r>() -> [Column<(&'r Cell, &'r MemoryFigures)>; 14] {
         ("B/cached key on CN", |(_, m)| format!("{:.1}", m.cn_bytes_per_cached_key)),
         ("cached", |(_, m)| format!("{:.0}%", m.cached_share * 100.0)),
         ("hits", |(_, m)| format!("{:.1}%", m.cache_hit_rate * 100.0)),
-        ("cache used", |(_, m)| Bytes(m.cache_used_bytes >> 10 << 10).to_string()),
+        ("cache used", |(_, m)| {
+            let kib = |bytes: u64| Bytes(bytes >> 10 << 10).to_string();
+            let parts = m.cache_parts.iter().map(|(name, bytes)| format!("{name} {}", kib(*bytes)));
+            let parts = parts.collect::<Vec<_>>().join(", ");
+            let used = kib(m.cache_used_bytes);
+            if parts.is_empty() { used } else { format!("{used}: {parts}") }
+        }),
         ("levels", |(_, m)| m.levels.to_string()),
         ("B/leaf besides pairs", |(_, m)| {
             m.leaf_metadata.map_or("-".to_owned(), |bytes| format!("{bytes:.0}"))

@@ -264,8 +264,8 @@ impl Harness {
 
 /// Judges the memory of an index when nothing runs: one GC frees what crashed nodes and dropped
 /// operations have leaked, which is nothing unless it `may_leak`; after it every piece of memory
-/// has one holder.
-pub(crate) fn judge_memory(mut gc: impl FnMut() -> Result<Found>, may_leak: bool) -> Result<()> {
+/// has one holder. Returns what was lost.
+pub(crate) fn judge_memory(mut gc: impl FnMut() -> Result<Found>, may_leak: bool) -> Result<Found> {
     let found = gc().map_err(|e| e.context("a gc"))?;
     let again = gc().map_err(|e| e.context("a second gc"))?;
     if found.doubly > 0 || !again.is_nothing() {
@@ -273,18 +273,18 @@ pub(crate) fn judge_memory(mut gc: impl FnMut() -> Result<Found>, may_leak: bool
         return Err(Error::corrupt(what));
     }
     match may_leak || found.is_nothing() {
-        true => Ok(()),
+        true => Ok(found),
         false => Err(Error::corrupt(format!("memory is lost without a fault: {found:?}"))),
     }
 }
 
 /// The same of its memory and its structure, in which reads have found so many keys.
-pub(crate) fn judge(c: &mut Client, keys: u64, may_leak: bool) -> Result<Shape> {
-    judge_memory(|| c.gc(), may_leak)?;
+pub(crate) fn judge(c: &mut Client, keys: u64, may_leak: bool) -> Result<(Shape, Found)> {
+    let found = judge_memory(|| c.gc(), may_leak)?;
     let shape = c.walk().map_err(|e| e.context("walk"))?;
     if shape.keys != keys {
         let walked = shape.keys;
         return Err(Error::corrupt(format!("the walk finds {walked} keys, and reads find {keys}")));
     }
-    Ok(shape)
+    Ok((shape, found))
 }

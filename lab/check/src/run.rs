@@ -189,7 +189,7 @@ fn afterwards(shared: &RunContext<'_>, living: &Living, log: &mut Log) -> Result
         log.ret(record, 0, found_as(value.as_ref()));
     }
     let refuses = case.fabric_faults.refuse_memory_one_in > 0;
-    let shape = harness::judge(&mut c, keys, !case.node_faults.is_empty() || refuses)?;
+    let (shape, _) = harness::judge(&mut c, keys, !case.node_faults.is_empty() || refuses)?;
     // Where the fabric refuses memory, the return of free memory may be refused, too.
     if case.rejoins() && !refuses {
         space(test_cluster, living, &shape)?;

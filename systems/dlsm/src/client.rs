@@ -22,7 +22,7 @@ use crate::memtable::Number;
 use crate::mutants::Mutant;
 use crate::node::DlsmNode;
 use crate::shard::{Shard, Switch, View};
-use crate::table::{Found, Table};
+use crate::table::{Found, Opened, Table};
 use crate::turns::Held;
 
 /// A pause of a writer that finds level 0 long, ns.
@@ -148,17 +148,18 @@ impl Dlsm {
                 continue;
             }
             self.ep.stage_cost(Stage::TableProbe, 1);
+            let table = self.opened(table, (user, newest)).await?;
             let found = match table.find(user, newest) {
                 Found::Nothing => None,
                 Found::Version(tag, unit) => {
                     let needs_value =
                         wanted == Wanted::Value && (tag.is_value() || self.node.o.reads_deletions);
                     if needs_value {
-                        self.unit(table, unit..unit + 1, (user, newest), out).await?;
+                        self.unit(&table, unit..unit + 1, (user, newest), out).await?;
                     }
                     Some(tag)
                 }
-                Found::Somewhere(units) => self.unit(table, units, (user, newest), out).await?,
+                Found::Somewhere(units) => self.unit(&table, units, (user, newest), out).await?,
             };
             if let Some(tag) = found {
                 return Ok(tag.is_value());
@@ -167,16 +168,33 @@ impl Dlsm {
         Ok(false)
     }
 
+    /// A table with the records around a key: its index, or a page of it, which is READ.
+    async fn opened(&self, table: &Arc<Table>, version: (&[u8], Tag)) -> Result<Opened> {
+        let node = &self.node;
+        if let Some(index) = table.index() {
+            node.lookups.count_hit();
+            return Ok(Opened { table: table.clone(), index });
+        }
+        node.lookups.count_miss();
+        let _in_use = InUse(&self.ep, table);
+        let (index, is_worth_it) = table.page(&node.remote(&self.ep), version).await?;
+        if is_worth_it {
+            node.indexes.want(table);
+            node.signal.raise();
+        }
+        Ok(Opened { table: table.clone(), index })
+    }
+
     /// READs units of a table, and finds a version there.
     async fn unit(
         &self,
-        table: &Arc<Table>,
+        table: &Opened,
         units: std::ops::Range<usize>,
         (user, newest): (&[u8], Tag),
         out: &mut Vec<u8>,
     ) -> Result<Option<Tag>> {
         let places: Vec<_> = units.clone().map(|unit| table.unit(unit)).collect();
-        let _in_use = InUse(&self.ep, table);
+        let _in_use = InUse(&self.ep, &table.table);
         let read = self.node.remote(&self.ep).fetch(&places).await?;
         let mut found: Option<Tag> = None;
         for (unit, bytes) in units.zip(&read) {

@@ -14,7 +14,7 @@ use crate::fetch::Fetch;
 use crate::format::Format;
 use crate::key::{KeyRange, Pair, Tag};
 use crate::memtable::MemTable;
-use crate::table::Table;
+use crate::table::Opened;
 
 /// Versions that are copied from a MemTable at once, at most.
 const COPIED: usize = 512;
@@ -22,7 +22,7 @@ const COPIED: usize = 512;
 /// A sorted run: where the next versions come from.
 enum Source {
     Memory { table: Arc<MemTable>, from: Bound<(Vec<u8>, Tag)>, ahead: usize },
-    Tables { waiting: VecDeque<(Arc<Table>, Range<usize>)> },
+    Tables { waiting: VecDeque<(Opened, Range<usize>)> },
 }
 
 /// A child of a merge.
@@ -46,9 +46,9 @@ pub(crate) struct Cursor {
 }
 
 /// The units of a table that may have keys of a range.
-fn units_of(table: &Table, range: &KeyRange) -> Range<usize> {
-    let index = &table.index;
-    let exact = table.meta.format == Format::Dense(1);
+fn units_of(opened: &Opened, range: &KeyRange) -> Range<usize> {
+    let index = &opened.index;
+    let exact = opened.table.meta.format == Format::Dense(1);
     let low = range.low.as_ref().map_or(0, |low| {
         index.partition(|user, _| user < &low[..]).saturating_sub(usize::from(!exact))
     });
@@ -81,9 +81,9 @@ impl Cursor {
     }
 
     /// Adds a run of tables, which ascend and do not overlap.
-    pub(crate) fn add_tables(&mut self, tables: &[Arc<Table>], first: u64) {
-        let inside = tables.iter().filter(|table| table.overlaps(&self.range));
-        let units = |table: &Arc<Table>| (table.clone(), units_of(table, &self.range));
+    pub(crate) fn add_tables(&mut self, tables: &[Opened], first: u64) {
+        let inside = tables.iter().filter(|opened| opened.table.overlaps(&self.range));
+        let units = |opened: &Opened| (opened.clone(), units_of(opened, &self.range));
         let mut waiting: VecDeque<_> =
             inside.map(units).filter(|(_, units)| !units.is_empty()).collect();
         if self.reverse {
@@ -161,7 +161,7 @@ impl Child {
     fn may_go_on(&self, user: &[u8], reverse: bool) -> bool {
         let Source::Tables { waiting } = &self.source else { return !self.ended };
         let Some((table, units)) = waiting.front() else { return false };
-        let exact = table.meta.format == Format::Dense(1);
+        let exact = table.table.meta.format == Format::Dense(1);
         match reverse {
             false => table.index.first(units.start).0 == user,
             true => !exact || table.index.first(units.end - 1).0 == user,

@@ -119,8 +119,7 @@ impl Dlsm {
     }
 
     async fn block(&self, shard: &Shard, bytes: u32) -> Result<BlockPtr> {
-        let (pool, index) = (&self.node.pool, self.node.root.index);
-        pool.alloc_block(&self.ep, index, bytes, Some(shard.home)).await
+        self.node.take_block(&self.ep, bytes, shard.home).await
     }
 
     /// Waits until the manifest has an edit.
@@ -166,7 +165,7 @@ impl Dlsm {
             match shard.new_segment(recorder, place, |client| self.node.is_gone(client))? {
                 Ok(roll) => break roll,
                 Err(needed) => {
-                    self.node.pool.give_back_block(self.node.root.index, place);
+                    self.node.give_back([place]);
                     if needed > BLOCK_MAX_BYTES as usize {
                         return Err(Error::full(format!(
                             "a shard's manifest of {needed} bytes is over a block: create the \
@@ -218,8 +217,6 @@ impl Dlsm {
 
     /// Gives back the blocks that an edit on the memory node has freed.
     pub(crate) fn free(&self, recorder: &Recorder) {
-        for place in recorder.freed() {
-            self.node.pool.give_back_block(self.node.root.index, place);
-        }
+        self.node.give_back(recorder.freed());
     }
 }

@@ -37,6 +37,11 @@ pub(crate) const ENTRY_BYTES: usize = 16;
 /// Bytes of an index record beside the key.
 const RECORD_BYTES: usize = 18;
 
+/// Bytes of the index record of a unit that begins with this key.
+pub(crate) fn record_bytes(user: &[u8]) -> u64 {
+    (RECORD_BYTES + user.len()) as u64
+}
+
 /// Bytes of a dense entry.
 pub(crate) fn entry_bytes(user: &[u8], value: &[u8]) -> usize {
     ENTRY_BYTES + user.len() + value.len()
@@ -172,6 +177,11 @@ impl Index {
         (self.keys.len() + records + self.largest.len()) as u64
     }
 
+    /// Bytes before the first record on a memory node.
+    pub(crate) fn head_bytes(&self) -> u64 {
+        6 + self.largest.len() as u64
+    }
+
     /// As it lies on a memory node.
     pub(crate) fn encoded(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.keys.len() + RECORD_BYTES * self.len() + 16);
@@ -207,28 +217,55 @@ impl Index {
         }
         let largest = usize::from(take_u16(&mut rest)?);
         let mut index = Self { largest: take(&mut rest, largest)?.to_vec(), ..Self::default() };
-        let mut next = 0u64;
-        for i in 0..count {
-            let key = usize::from(take_u16(&mut rest)?);
-            check_lengths(key, 0)?;
-            let (user, tag) = (take(&mut rest, key)?, take_tag(&mut rest)?);
-            if i > 0 && order(index.first(i - 1), (user, tag)).is_ge() {
-                return Err(broken("its versions do not ascend"));
-            }
-            let (at, bytes) = (take_u32(&mut rest)?, take_u32(&mut rest)?);
-            if u64::from(at) != next || bytes == 0 {
-                return Err(broken("its units have a gap"));
-            }
-            next += u64::from(bytes);
-            index.push((user, tag), (at, bytes));
+        for _ in 0..count {
+            index.push_record(&mut rest)?;
         }
-        if next != data_bytes || !rest.is_empty() || count == 0 {
+        if index.records.first().is_some_and(|first| first.at != 0)
+            || index.end() != data_bytes
+            || !rest.is_empty()
+            || count == 0
+        {
             return Err(broken("it is of other data"));
         }
         match index.first(count - 1).0 > &index.largest[..] {
             true => Err(broken("its largest key is below another one")),
             false => Ok(index),
         }
+    }
+
+    /// A part of an index, of records alone.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(crate) fn of_records(mut bytes: &[u8]) -> Result<Self> {
+        let mut index = Self::default();
+        while !bytes.is_empty() {
+            index.push_record(&mut bytes)?;
+        }
+        Ok(index)
+    }
+
+    /// Where its last unit ends in the data.
+    fn end(&self) -> u64 {
+        self.records.last().map_or(0, |last| u64::from(last.at) + u64::from(last.bytes))
+    }
+
+    /// Adds the record that is next in some bytes.
+    fn push_record(&mut self, rest: &mut &[u8]) -> Result<()> {
+        let broken = |what: &str| Error::corrupt(format!("the index of a table: {what}"));
+        let key = usize::from(take_u16(rest)?);
+        check_lengths(key, 0)?;
+        let (user, tag) = (take(rest, key)?, take_tag(rest)?);
+        let last = self.len().checked_sub(1);
+        if last.is_some_and(|last| order(self.first(last), (user, tag)).is_ge()) {
+            return Err(broken("its versions do not ascend"));
+        }
+        let (at, bytes) = (take_u32(rest)?, take_u32(rest)?);
+        if bytes == 0 || last.is_some() && u64::from(at) != self.end() {
+            return Err(broken("its units have a gap"));
+        }
+        self.push((user, tag), (at, bytes));
+        Ok(())
     }
 }
 

@@ -121,7 +121,11 @@ struct Tray {
 
 /// The trays of clients of other nodes.
 #[derive(Debug, Default)]
-pub(crate) struct Desk(Mutex<BTreeMap<u64, Tray>>);
+pub(crate) struct Desk {
+    trays: Mutex<BTreeMap<u64, Tray>>,
+    /// Bytes of all, where there is more than one.
+    most: usize,
+}
 
 /// An operation that is being executed.
 struct Running<'d>(&'d Desk, u64);
@@ -137,16 +141,64 @@ enum Begun<'d> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        if let Some(tray) = locked(&self.0.0).get_mut(&self.1) {
+        if let Some(tray) = locked(&self.0.trays).get_mut(&self.1) {
             tray.is_running = false;
         }
     }
 }
 
+impl Tray {
+    fn bytes(&self) -> usize {
+        self.request.len() + self.answer.len()
+    }
+}
+
 impl Desk {
+    /// Within so many bytes.
+    pub(crate) fn within(most: u64) -> Self {
+        Self { most: usize::try_from(most).unwrap_or(usize::MAX), ..Self::default() }
+    }
+
+    /// Makes room for a client's further bytes: what is kept for others, and is not running, goes.
+    ///
+    /// # Errors
+    /// `Busy` when there is none.
+    fn make_room(&self, trays: &mut BTreeMap<u64, Tray>, client: u64, more: usize) -> Result<()> {
+        let own = trays.get(&client).map_or(0, Tray::bytes);
+        let mut others = trays.values().map(Tray::bytes).sum::<usize>() - own;
+        let is_over = |others| others > 0 && others + own + more > self.most;
+        while is_over(others) {
+            let idle =
+                |(c, tray): (&u64, &Tray)| *c != client && !tray.is_running && tray.bytes() > 0;
+            let idle = trays.iter().find(|its| idle(*its)).map(|(c, tray)| (*c, tray.bytes()));
+            let Some((idle, bytes)) = idle else {
+                return Err(Error::busy(format!(
+                    "messages of other nodes have the {} bytes of the budget that are for them",
+                    self.most
+                )));
+            };
+            trays.remove(&idle);
+            others -= bytes;
+        }
+        Ok(())
+    }
+
     /// The tray of an operation, which is the latest of its client; another one's goes.
     fn with<T>(&self, (client, number): Origin, then: impl FnOnce(&mut Tray) -> T) -> Result<T> {
-        let mut trays = locked(&self.0);
+        self.with_room((client, number), 0, then)
+    }
+
+    /// The same with room for so many bytes more.
+    fn with_room<T>(
+        &self,
+        (client, number): Origin,
+        more: usize,
+        then: impl FnOnce(&mut Tray) -> T,
+    ) -> Result<T> {
+        let mut trays = locked(&self.trays);
+        if more > 0 {
+            self.make_room(&mut trays, client, more)?;
+        }
         if trays.len() >= CLIENTS && !trays.contains_key(&client) {
             let idle = trays.iter().find(|(_, tray)| !tray.is_running).map(|(c, _)| *c);
             let idle = idle.ok_or_else(|| Error::busy("too many clients ask this node"))?;
@@ -164,8 +216,7 @@ impl Desk {
 
     /// Bytes of requests and answers.
     pub(crate) fn bytes(&self) -> u64 {
-        let trays = locked(&self.0);
-        trays.values().map(|tray| (tray.request.len() + tray.answer.len()) as u64).sum()
+        locked(&self.trays).values().map(|tray| tray.bytes() as u64).sum()
     }
 
     /// Begins to execute an operation, unless that has happened.
@@ -187,7 +238,7 @@ impl Desk {
             }
             fits
         };
-        match self.with(origin, is_next)? {
+        match self.with_room(origin, bytes.len(), is_next)? {
             true => Ok(()),
             false => Err(Error::busy("a part of a request is missing: begin again")),
         }
@@ -197,7 +248,7 @@ impl Desk {
     fn keep(&self, origin: Origin, answer: &Answer) -> Result<Vec<u8>> {
         let encoded = wire::encode(answer)?;
         if !matches!(answer, Answer::Failed(_)) {
-            self.with(origin, |tray| tray.answer.clone_from(&encoded))?;
+            self.with_room(origin, encoded.len(), |tray| tray.answer.clone_from(&encoded))?;
         }
         Ok(encoded)
     }
@@ -266,7 +317,13 @@ impl Dlsm {
             Begun::Now(running) => running,
         };
         let whole = match ask.what {
-            What::Part { .. } => desk.with(origin, |tray| tray.request.clone())?,
+            What::Part { at, .. } => {
+                let whole = desk.with(origin, |tray| tray.request.clone())?;
+                if whole.len() != at as usize {
+                    return Err(Error::busy("parts of a request are missing: begin again"));
+                }
+                whole
+            }
             _ => Vec::new(),
         };
         let ask = if whole.is_empty() { ask } else { wire::decode(&whole)? };
@@ -446,5 +503,32 @@ impl Dlsm {
         let (pool, index) = (&self.node.pool, self.node.root.index);
         let answer = pool.call_index(&self.ep, (to, index), request).await?;
         if answer.is_empty() { Ok(None) } else { wire::decode(&answer).map(Some) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is kept for clients is within the part of the budget: of idle ones the first goes,
+    /// what runs stays, and one message of any length has room.
+    #[test]
+    fn messages_of_other_nodes_are_within_their_part() {
+        let desk = Desk::within(1000);
+        let add = |client, bytes| desk.add_part((client, 1), (0, &vec![7; bytes]));
+        for client in 0..20 {
+            add(client, 300).expect("room");
+            assert!(desk.bytes() <= 1000, "{}", desk.bytes());
+        }
+        let Ok(Begun::Now(running)) = desk.begin((19, 1)) else { panic!("it begins") };
+        add(20, 700).expect("that of others goes");
+        let e = add(21, 701).expect_err("one is running");
+        assert!(e.kind() == ErrorKind::Busy && e.to_string().contains("the 1000 bytes"), "{e}");
+        desk.keep((19, 1), &Answer::Bytes(vec![1; 600])).expect("that of 20 goes");
+        drop(running);
+        assert!(matches!(desk.begin((19, 1)), Ok(Begun::Ended(answer)) if answer.len() > 600));
+        add(22, 5000).expect("alone");
+        assert_eq!(desk.bytes(), 5000);
+        assert!(add(22, LONGEST + 1).is_err());
     }
 }

@@ -13,7 +13,7 @@ use dmtree_fabric::sync::locked;
 use crate::table::{Extent, Maker, Meta};
 
 /// Extents of a batch.
-const BATCH: usize = 1024;
+pub(crate) const BATCH: usize = 1024;
 
 #[derive(Debug, Default)]
 struct Lists {

@@ -6,15 +6,17 @@ use dmtree_check::scenario::{Scenario, Script, dropped_after, key, value};
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::{ErrorKind, MAX_JOBS, Result, SeededRandom};
 use dmtree_parts::Write;
-use dmtree_pool::PoolOptions;
+use dmtree_pool::{DATA_SERVICE, PoolOptions};
 
 use crate::client::Dlsm;
 use crate::handover::Leaving;
+use crate::key::KeyRange;
 use crate::mutants::Mutant;
 use crate::node::{DlsmNode, Router};
 use crate::options::Options;
 use crate::owner::{Claim, head_of};
 use crate::table::Maker;
+use crate::wire::{self, Merge, Request};
 
 /// MemTables of 16 writes: a few hundred are merged.
 fn options() -> Options {
@@ -216,6 +218,33 @@ fn jobs_of_dropped_workers_are_ended() {
     assert!(scenario.trouble().is_none(), "{:?}", scenario.trouble());
 }
 
+/// A job that the memory node does not know, or that has failed, is no obstacle to the others of
+/// its batch: all places are free again.
+#[test]
+fn an_unknown_job_leaves_the_others_forgotten() {
+    let (_cluster, c) = client(options());
+    now(&c, put(&c, 1)).expect("room");
+    let memory = router(&c).shards[0].get().expect("its own").home;
+    // No tables: each ends at once, and keeps its place until it is forgotten.
+    let rule = c.rule(KeyRange::default(), 0);
+    let merge = Merge { index: c.node.root.index, owner: c.node.me, runs: Vec::new(), rule };
+    let message = wire::message(&Request::Merge(merge)).expect("encoded");
+    let fill = || {
+        let start = || now(&c, c.ep.start_job(memory, DATA_SERVICE, &message));
+        let jobs: Vec<_> = std::iter::from_fn(|| start().ok()).take(2 * MAX_JOBS).collect();
+        assert_eq!(jobs.len(), MAX_JOBS, "all places are free");
+        jobs
+    };
+    for unknown in [0, MAX_JOBS / 2, MAX_JOBS - 1] {
+        let jobs = fill();
+        now(&c, c.ep.forget_job(memory, jobs[unknown])).expect("a call");
+        c.node.left.add(memory, jobs);
+        assert!(now(&c, async { Ok(c.end_left().await) }).expect("it ends"));
+        assert!(c.node.left.is_empty());
+    }
+    fill();
+}
+
 /// Acknowledged writes that a survivor misses when the owner dies with its `nth` edits on their
 /// way, and what the log has freed by then is written by its next holder.
 fn missed_behind(nth: u64, mutants: &[Mutant]) -> usize {
@@ -233,8 +262,7 @@ fn missed_behind(nth: u64, mutants: &[Mutant]) -> usize {
     c.free(owner.recorder.as_ref().expect("it is kept"));
     let next_holder = async {
         for _ in 0..4 {
-            let (pool, index) = (&c.node.pool, c.node.root.index);
-            let block = pool.alloc_block(&c.ep, index, 4096, Some(owner.home)).await?;
+            let block = c.node.take_block(&c.ep, 4096, owner.home).await?;
             c.ep.write_bytes(block.addr(), &vec![0; block.capacity() as usize]).await?;
         }
         Ok(())

@@ -16,6 +16,7 @@ use dmtree_parts::Work;
 use dmtree_pool::{LeaveFuture, RangeOwner};
 
 use crate::client::{Dlsm, not_open};
+use crate::collect::blocks_of;
 use crate::forward::{Answer, What};
 use crate::mutants::Mutant;
 use crate::node::{DlsmNode, Router, Slot};
@@ -98,6 +99,9 @@ impl Dlsm {
         if !node.mutants.has(Mutant::GivenFreed) {
             shard.view().version.tables().for_each(|table| table.set_garbage(None));
         }
+        // Before the word is changed: from then on the next owner holds them.
+        node.let_go(blocks_of(&shard));
+        drop(shard);
         ep.cas(head_of(router, range), word, to).await?;
         router.owners[range].store(to, Ordering::SeqCst);
         Ok(())

@@ -4,7 +4,7 @@
 //! A job that ends early has changed nothing but what it has taken, which goes back. Memory that an
 //! answer names is freed by its owner, in batches: each batch has a number, and counts once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::sync::locked;
@@ -14,7 +14,7 @@ use dmtree_fabric::{
 use dmtree_pool::MemoryHolder;
 
 use crate::fetch::{self, no_processor};
-use crate::merge::merge;
+use crate::merge::{merge, opened};
 use crate::store;
 use crate::table::{Extent, Meta, Table};
 use crate::wire::{self, Merge, Reply, Request};
@@ -27,7 +27,15 @@ pub(crate) struct Space(Mutex<Pieces>);
 struct Pieces {
     /// By offset: bytes.
     free: BTreeMap<u64, u64>,
-    used: BTreeMap<u64, u64>,
+    used: BTreeMap<u64, Piece>,
+}
+
+/// Memory that is in use.
+#[derive(Debug)]
+struct Piece {
+    bytes: u64,
+    /// The index, and the owner there; of a job that goes on there is none.
+    owner: Option<(u32, u64)>,
 }
 
 impl Space {
@@ -39,7 +47,7 @@ impl Space {
         if room > bytes {
             pieces.free.insert(at + bytes, room - bytes);
         }
-        pieces.used.insert(at, bytes);
+        pieces.used.insert(at, Piece { bytes, owner: None });
         Some(at)
     }
 
@@ -50,11 +58,47 @@ impl Space {
     /// Takes a piece back; false when there is none at this place.
     pub(crate) fn free(&self, at: u64) -> bool {
         let mut pieces = locked(&self.0);
-        let bytes = pieces.used.remove(&at);
-        bytes.is_some_and(|bytes| {
-            pieces.put(at, bytes);
+        let piece = pieces.used.remove(&at);
+        piece.is_some_and(|piece| {
+            pieces.put(at, piece.bytes);
             true
         })
+    }
+
+    /// Pieces are this owner's.
+    pub(crate) fn set_owner(&self, extents: &[Extent], owner: (u32, u64)) {
+        let mut pieces = locked(&self.0);
+        for extent in extents {
+            if let Some(piece) = pieces.used.get_mut(&extent.at().offset()) {
+                piece.owner = Some(owner);
+            }
+        }
+    }
+
+    /// Pieces that have an owner are another one's.
+    fn adopt(&self, extents: &[Extent], new: u64) {
+        let mut pieces = locked(&self.0);
+        for extent in extents {
+            let piece = pieces.used.get_mut(&extent.at().offset());
+            piece.and_then(|piece| piece.owner.as_mut()).into_iter().for_each(|its| its.1 = new);
+        }
+    }
+
+    /// The owners of pieces of an index.
+    fn owners(&self, index: u32) -> Vec<u64> {
+        let pieces = locked(&self.0);
+        let all = pieces.used.values().filter_map(|piece| piece.owner);
+        let all: BTreeSet<u64> = all.filter(|its| its.0 == index).map(|its| its.1).collect();
+        all.into_iter().collect()
+    }
+
+    /// Takes the pieces of an owner back; how many, and their bytes.
+    fn free_of(&self, owner: (u32, u64)) -> (u64, u64) {
+        let mut pieces = locked(&self.0);
+        let gone = pieces.used.extract_if(.., |_, piece| piece.owner == Some(owner));
+        let gone: Vec<_> = gone.map(|(at, piece)| (at, piece.bytes)).collect();
+        gone.iter().for_each(|(at, bytes)| pieces.put(*at, *bytes));
+        (gone.len() as u64, gone.iter().map(|(_, bytes)| bytes).sum())
     }
 }
 
@@ -114,6 +158,7 @@ impl Host {
             runs.push(run);
         }
         let mut made = store::Own::new(ep, self, request.index);
+        let runs = opened(&fetch, &runs).await?;
         let built = merge((ep, &fetch), &mut made, &runs, &request.rule).await?;
         let metas: Vec<Meta> = built.into_iter().map(|built| built.meta).collect();
         let answer = wire::encode(&metas)?;
@@ -123,7 +168,7 @@ impl Host {
                 metas.len()
             )));
         }
-        made.keep_all();
+        made.keep_all(request.owner);
         Ok(answer)
     }
 
@@ -154,6 +199,16 @@ impl Service for Host {
             Request::Free { owner, batch, extents } => {
                 self.free((from, owner), batch, &extents)?;
                 Reply::Done
+            }
+            Request::Adopt { owner, extents } => {
+                self.space.adopt(&extents, owner);
+                Reply::Done
+            }
+            Request::Owners { index } => Reply::Owners(self.space.owners(index)),
+            Request::FreeOf { index, owner } => {
+                locked(&self.batches).retain(|(_, its), _| *its != owner);
+                let (pieces, bytes) = self.space.free_of((index, owner));
+                Reply::Freed { pieces, bytes }
             }
             Request::Read { offset, bytes } if bytes as usize <= wire::MOST_BYTES => {
                 let mut out = vec![0; bytes as usize];

@@ -3,9 +3,10 @@
 use std::sync::{Arc, Weak};
 
 use dmtree_fabric::{Capabilities, Endpoint, Error, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_parts::op::reclaim_when_due;
 use dmtree_parts::{
-    BatchWrite, CacheStats, Fill, Loaded, NodeContext, OpSet, Outcome, Page, Pause, RangeIndex,
-    Resume, Root, ScanRequest, Shape, SnapshotId, Work, Write, check_batch, check_key,
+    BatchWrite, CacheStats, Fill, Found, Loaded, NodeContext, OpSet, Outcome, Page, Pause,
+    RangeIndex, Resume, Root, ScanRequest, Shape, SnapshotId, Work, Write, check_batch, check_key,
 };
 
 use crate::client::Dlsm;
@@ -42,9 +43,13 @@ impl Dlsm {
     /// Refuses what only an index with one shard of each owner has.
     fn one_shard(&self, what: &str) -> Result<()> {
         let o = &self.node.o;
-        match if o.any_node { o.shards * o.owners } else { o.shards } {
+        let (n, way_out) = match o.any_node {
+            true => (o.shards * o.owners, "create the index with owners = 1 and shards = 1"),
+            false => (o.shards, "create the index with shards = 1"),
+        };
+        match n {
             1 => Ok(()),
-            n => Err(Error::unsupported(format!("{n} shards have no {what}: set shards = 1"))),
+            n => Err(Error::unsupported(format!("{n} ranges have no {what}: {way_out}"))),
         }
     }
 }
@@ -181,7 +186,11 @@ impl RangeIndex for Dlsm {
     }
 
     async fn maintain(&mut self) -> Result<Work> {
-        self.take_back().await
+        if self.take_back().await? == Work::Some {
+            return Ok(Work::Some);
+        }
+        reclaim_when_due(&self.ep, &self.node.pool).await?;
+        self.collect_when_due().await
     }
 
     fn workers(o: &Options) -> u32 {
@@ -194,6 +203,13 @@ impl RangeIndex for Dlsm {
 
     fn is_settled(&self) -> bool {
         self.node.is_settled()
+    }
+
+    async fn gc(&mut self) -> Result<Found> {
+        let scope = self.ep.begin(OpKind::Admin);
+        let found = self.gc_op().await?;
+        scope.end(OpOutcome::Other);
+        Ok(found)
     }
 
     async fn walk(&mut self) -> Result<Shape> {

@@ -121,6 +121,11 @@ pub(crate) struct Pair {
     pub(crate) value: Vec<u8>,
 }
 
+/// The smallest key above another one.
+pub(crate) fn above(user: &[u8]) -> Vec<u8> {
+    [user, &[0]].concat()
+}
+
 /// A range of user keys, lower end included, upper end excluded; `None` is open.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct KeyRange {
@@ -132,6 +137,17 @@ impl KeyRange {
     /// Whether no key is in it.
     pub(crate) fn is_empty(&self) -> bool {
         self.low.is_some() && self.high.is_some() && self.low >= self.high
+    }
+
+    /// No key from this one on.
+    pub(crate) fn lower_high(&mut self, bound: Vec<u8>) {
+        let high = self.high.take();
+        self.high = high.into_iter().chain([bound]).min();
+    }
+
+    /// No key below this one.
+    pub(crate) fn raise_low(&mut self, bound: Vec<u8>) {
+        self.low = self.low.take().max(Some(bound));
     }
 
     pub(crate) fn is_under(&self, key: &[u8]) -> bool {

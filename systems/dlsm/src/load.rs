@@ -4,17 +4,35 @@
 use dmtree_fabric::{OpKind, OpOutcome, Result};
 use dmtree_parts::pairs::Pairs;
 use dmtree_parts::{Fill, Loaded, Write, check_key, check_value};
+use dmtree_pool::BlockPtr;
 
 use crate::build::Builder;
 use crate::client::Dlsm;
+use crate::collect::blocks_in;
 use crate::key::Tag;
-use crate::node::Directory;
+use crate::node::{Directory, DlsmNode};
 use crate::store::Store;
 use crate::table::Meta;
 use crate::version::Version;
 
 /// Pairs between two awaits.
 const TOGETHER: u64 = 1024;
+
+/// Blocks that owners hold once a directory names them; dropped before, this node does.
+struct Unheld<'n>(&'n DlsmNode, Vec<BlockPtr>);
+
+impl<'n> Unheld<'n> {
+    fn begin(node: &'n DlsmNode, blocks: Vec<BlockPtr>) -> Self {
+        node.let_go(blocks.iter().copied());
+        Self(node, blocks)
+    }
+}
+
+impl Drop for Unheld<'_> {
+    fn drop(&mut self) {
+        self.0.hold(self.1.drain(..));
+    }
+}
 
 impl Dlsm {
     pub(crate) async fn load_op(
@@ -61,18 +79,37 @@ impl Dlsm {
                 let below = (from..all.len()).take_while(|i| all.key(*i) < &border[..]);
                 from + below.count()
             });
-            let metas = self.load_shard(number, all, from..end).await?;
+            let metas = match self.load_shard(number, all, from..end).await {
+                Ok(metas) => metas,
+                Err(e) => {
+                    self.discard(&loaded);
+                    return Err(e);
+                }
+            };
             let bytes = metas.iter().map(Meta::data_bytes).sum();
             tables += metas.len() as u64;
             loaded.push((Version::level_for(o, bytes) as u8, metas));
             from = end;
         }
         let directory = Directory { borders, loaded };
+        let epoch = self.node.pool.register();
+        // A collection that begins meanwhile waits, and finds the tables' owners by the directory.
+        let _announced = epoch.guard();
+        let metas = directory.loaded.iter().flat_map(|(_, its)| its);
+        let mut unheld = Unheld::begin(&self.node, blocks_in(metas).collect());
         let is_first = self.node.publish(&self.ep, &directory).await?;
-        if !is_first {
-            directory.loaded.iter().flat_map(|(_, its)| its).for_each(|m| self.node.garbage.add(m));
+        if is_first {
+            unheld.1.clear();
+        } else {
+            drop(unheld);
+            self.discard(&directory.loaded);
         }
         Ok(is_first.then_some(tables))
+    }
+
+    /// No directory names these tables.
+    fn discard(&self, loaded: &[(u8, Vec<Meta>)]) {
+        loaded.iter().flat_map(|(_, its)| its).for_each(|meta| self.node.garbage.add(meta));
     }
 
     async fn load_shard(

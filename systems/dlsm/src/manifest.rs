@@ -180,6 +180,11 @@ impl Manifest {
         self.enqueued
     }
 
+    /// The segment as the word of the range names it; 0: there is none.
+    pub(crate) fn word(&self) -> u64 {
+        self.word
+    }
+
     /// Edits up to this number are on the memory node.
     pub(crate) fn durable(&self) -> u64 {
         self.durable

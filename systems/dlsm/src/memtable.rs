@@ -24,6 +24,25 @@ const SEALED: u64 = 1 << 62;
 /// Bytes of a skip list's node beside key and value, about.
 pub(crate) const NODE_BYTES: u64 = 64;
 
+/// What the MemTables of a node have together.
+#[derive(Debug)]
+pub(crate) struct Room {
+    most: u64,
+    held: AtomicU64,
+}
+
+impl Room {
+    /// For so many bytes.
+    pub(crate) fn of(most: u64) -> Arc<Self> {
+        Arc::new(Self { most, held: AtomicU64::new(0) })
+    }
+
+    /// Whether no write has room.
+    pub(crate) fn is_full(&self) -> bool {
+        self.held.load(Ordering::Relaxed) >= self.most
+    }
+}
+
 /// A MemTable.
 pub(crate) struct MemTable {
     /// The first number of its interval.
@@ -38,6 +57,7 @@ pub(crate) struct MemTable {
     /// So many numbers are complete without a gap.
     prefix: AtomicU64,
     bytes: AtomicU64,
+    room_of_node: Arc<Room>,
     versions: SkipMap<InternalKey, Box<[u8]>>,
 }
 
@@ -80,10 +100,21 @@ impl Drop for Number {
     }
 }
 
+impl Drop for MemTable {
+    fn drop(&mut self) {
+        self.room_of_node.held.fetch_sub(self.held_bytes(), Ordering::Relaxed);
+    }
+}
+
 impl MemTable {
     /// An empty table with an interval of so many numbers, and room for so many bytes.
-    pub(crate) fn new(first: Seq, entries: u64, byte_budget: u64) -> Arc<Self> {
+    pub(crate) fn new(
+        first: Seq,
+        (entries, byte_budget): (u64, u64),
+        room: &Arc<Room>,
+    ) -> Arc<Self> {
         let words = entries.div_ceil(64);
+        room.held.fetch_add(8 * words, Ordering::Relaxed);
         Arc::new(Self {
             first,
             room: entries,
@@ -93,14 +124,19 @@ impl MemTable {
             complete: (0..words).map(|_| AtomicU64::new(0)).collect(),
             prefix: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            room_of_node: room.clone(),
             versions: SkipMap::new(),
         })
     }
 
     /// A sealed table with what a log had of an interval.
-    pub(crate) fn logged(first: Seq, last: Seq, records: Vec<Record>) -> Arc<Self> {
+    pub(crate) fn logged(
+        (first, last): (Seq, Seq),
+        records: Vec<Record>,
+        room: &Arc<Room>,
+    ) -> Arc<Self> {
         let numbers = last + 1 - first;
-        let table = Self::new(first, 0, 0);
+        let table = Self::new(first, (0, 0), room);
         [&table.drawn, &table.end, &table.prefix]
             .into_iter()
             .zip([SEALED, numbers, numbers])
@@ -120,11 +156,12 @@ impl MemTable {
     fn count(&self, user: &[u8], value: &[u8]) {
         let bytes = user.len() as u64 + value.len() as u64 + 8 + NODE_BYTES;
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.room_of_node.held.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Draws a number; `None` when the table takes no more.
     pub(crate) fn draw(self: &Arc<Self>) -> Option<Number> {
-        if self.bytes() >= self.byte_budget {
+        if self.bytes() >= self.byte_budget || self.room_of_node.is_full() {
             return None;
         }
         let index = self.drawn.fetch_add(1, Ordering::SeqCst);
@@ -240,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_prefix_is_complete_without_gaps() {
-        let table = MemTable::new(1, 130, u64::MAX);
+        let table = MemTable::new(1, (130, u64::MAX), &Room::of(u64::MAX));
         let mut numbers: Vec<_> = (0..130).map(|_| table.draw()).collect();
         assert!(table.draw().is_none());
         let first = numbers[0].take();
@@ -255,7 +292,7 @@ mod tests {
 
     #[test]
     fn sealing_shrinks_the_interval() {
-        let table = MemTable::new(10, 100, u64::MAX);
+        let table = MemTable::new(10, (100, u64::MAX), &Room::of(u64::MAX));
         let open = table.draw().expect("room");
         table.draw().expect("room").put(b"k", None);
         assert_eq!(table.seal(), 12);
@@ -273,7 +310,7 @@ mod tests {
 
     #[test]
     fn bytes_are_bounded_too() {
-        let table = MemTable::new(1, 1000, 500);
+        let table = MemTable::new(1, (1000, 500), &Room::of(u64::MAX));
         let stored =
             std::iter::from_fn(|| table.draw()).take(100).map(|n| n.put(b"k", Some(&[0; 100])));
         assert_eq!(stored.count(), 3);
@@ -281,7 +318,7 @@ mod tests {
 
     #[test]
     fn pages_go_both_ways() {
-        let table = MemTable::new(1, 100, u64::MAX);
+        let table = MemTable::new(1, (100, u64::MAX), &Room::of(u64::MAX));
         for key in [b"a", b"b", b"b", b"c"] {
             table.draw().expect("room").put(key, Some(key));
         }

@@ -10,7 +10,7 @@ use crate::cursor::Cursor;
 use crate::fetch::Fetch;
 use crate::key::{KeyRange, Pair, Seq};
 use crate::store::Store;
-use crate::table::Table;
+use crate::table::{Opened, Table};
 use crate::wire::Rule;
 
 /// Keys between two awaits.
@@ -30,6 +30,25 @@ pub(crate) fn kept(versions: &mut Vec<Pair>, oldest: Seq, bottom: bool) {
     }
 }
 
+/// Tables with their indexes, those that are elsewhere READ for as long as the merge lasts.
+///
+/// # Errors
+/// `Corrupt`; those of the fabric.
+pub(crate) async fn opened(
+    fetch: &impl Fetch,
+    runs: &[Vec<Arc<Table>>],
+) -> Result<Vec<Vec<Opened>>> {
+    let mut all = Vec::with_capacity(runs.len());
+    for run in runs {
+        let mut whole = Vec::with_capacity(run.len());
+        for table in run {
+            whole.push(table.whole(fetch).await?);
+        }
+        all.push(whole);
+    }
+    Ok(all)
+}
+
 /// A merge of runs of tables, as a rule says.
 ///
 /// # Errors
@@ -37,7 +56,7 @@ pub(crate) fn kept(versions: &mut Vec<Pair>, oldest: Seq, bottom: bool) {
 pub(crate) async fn merge<S: Store>(
     (ep, fetch): (&Endpoint, &impl Fetch),
     store: &mut S,
-    runs: &[Vec<Arc<Table>>],
+    runs: &[Vec<Opened>],
     rule: &Rule,
 ) -> Result<Vec<Built>> {
     let whole = rule.range.clone();

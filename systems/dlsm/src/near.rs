@@ -45,6 +45,14 @@ impl Left {
         locked(&self.0).is_empty()
     }
 
+    /// Leaves jobs, as a worker does that is dropped.
+    #[cfg(test)]
+    pub(crate) fn add(&self, memory: NodeId, numbers: Vec<JobNumber>) {
+        let job = |number| Job { number, has_answered: false };
+        let jobs = numbers.into_iter().map(job).collect();
+        locked(&self.0).push(Batch { memory, jobs, _inputs: Vec::new() });
+    }
+
     fn take(&self) -> Option<Jobs<'_>> {
         locked(&self.0).pop().map(|batch| Jobs(self, Some(batch)))
     }
@@ -93,7 +101,12 @@ impl Dlsm {
         let batch = Batch { memory, jobs: Vec::new(), _inputs: inputs };
         let mut jobs = Jobs(&node.left, Some(batch));
         for rule in rules {
-            let merge = Merge { index: node.root.index, runs: runs.clone(), rule: rule.clone() };
+            let merge = Merge {
+                index: node.root.index,
+                owner: node.me,
+                runs: runs.clone(),
+                rule: rule.clone(),
+            };
             let message = wire::message(&Request::Merge(merge))?;
             let job = match message.len() > LONGEST_JOB {
                 true => Err(Error::busy("too many tables")),
@@ -111,7 +124,9 @@ impl Dlsm {
         let mut tables = Vec::new();
         while let Some(meta) = made.2.last().cloned() {
             let (number, garbage) = (shard.next_number(), Some(node.garbage.clone()));
-            tables.push(Table::open(&node.remote(&self.ep), meta, number, garbage).await?);
+            let table = Table::open(&node.remote(&self.ep), meta, number, garbage).await?;
+            node.indexes.add(&table);
+            tables.push(table);
             made.2.pop();
         }
         Ok(Some(tables))
@@ -134,7 +149,11 @@ impl Dlsm {
             job.has_answered = true;
         }
         while let Some(job) = jobs.last() {
-            self.ep.forget_job(*memory, job.number).await?;
+            if let Err(e) = self.ep.forget_job(*memory, job.number).await
+                && is_of_call(&e)
+            {
+                return Err(e);
+            }
             jobs.pop();
         }
         failed
@@ -152,20 +171,26 @@ impl Dlsm {
         match ended {
             // Asked again later.
             Err(e) if matches!(e.kind(), ErrorKind::TimedOut | ErrorKind::Busy) => false,
-            _ => {
-                // A memory node that is lost, or that has fenced this one, has ended them. After
-                // another error jobs may go on: they read what may be freed, and write only what
-                // is theirs.
+            Err(e) if is_of_call(&e) => {
+                // A memory node that is lost, or that has fenced this one, has ended them.
                 jobs.1 = None;
                 true
             }
+            // All are forgotten, however each has ended.
+            _ => true,
         }
     }
 
+    /// # Errors
+    /// Those of calls. A job that is not known has no effect on the others.
     async fn cancel(&self, jobs: &Jobs<'_>) -> Result<()> {
         let Some(batch) = &jobs.1 else { return Ok(()) };
         for job in batch.jobs.iter().filter(|job| !job.has_answered) {
-            self.ep.cancel_job(batch.memory, job.number).await?;
+            if let Err(e) = self.ep.cancel_job(batch.memory, job.number).await
+                && is_of_call(&e)
+            {
+                return Err(e);
+            }
         }
         Ok(())
     }

@@ -24,6 +24,8 @@ use crate::fetch::{Fetch, Remote};
 use crate::forward::Desk;
 use crate::garbage::Garbage;
 use crate::host::Host;
+use crate::indexes::Indexes;
+use crate::memtable::Room;
 use crate::mutants::{Mutant, Mutants};
 use crate::near::Left;
 use crate::options::Options;
@@ -100,7 +102,7 @@ pub struct NodeMemory {
     pub memtable_bytes: u64,
     /// Tables; their data is on memory nodes.
     pub tables: u64,
-    /// Their indexes.
+    /// Their indexes, or what is in the place of those that are READ by the page.
     pub index_bytes: u64,
     /// Their filters.
     pub filter_bytes: u64,
@@ -123,6 +125,8 @@ pub struct DlsmNode {
     pub(crate) o: Arc<Options>,
     /// The same within the budget of the node: of its shards.
     pub(crate) within: Arc<Options>,
+    /// What its MemTables have together.
+    pub(crate) room: Arc<Room>,
     pub(crate) router: OnceLock<Router>,
     /// One write of a key at a time.
     pub(crate) turns: Turns,
@@ -133,11 +137,15 @@ pub struct DlsmNode {
     threads: Mutex<BTreeSet<usize>>,
     pub(crate) garbage: Arc<Garbage>,
     pub(crate) left: Left,
+    /// Those of all tables of the node.
+    pub(crate) indexes: Arc<Indexes>,
     pub(crate) signal: Arc<WorkerSignal>,
     /// Shards that are being given away, which the router does not have. One is counted before it
     /// leaves the router: a look at the router, then at a count of 0, has seen all shards with
     /// edits that are not kept.
     pub(crate) leaving: AtomicU32,
+    /// Ranges of dead owners were taken over: what those had taken is to be found.
+    pub(crate) is_collection_due: AtomicBool,
     pub(crate) flushes: AtomicU32,
     pub(crate) compactions: AtomicU32,
     /// How many pieces of background work have ended.
@@ -171,6 +179,7 @@ impl DlsmNode {
             root,
             o: Arc::new(o.clone()),
             within: Arc::new(o.within(cx.cache_bytes)?),
+            room: Room::of(o.memtables_bytes(cx.cache_bytes)),
             router: OnceLock::new(),
             turns: Turns::new(MUTEXES),
             opening: Turns::new(if o.any_node { OPENINGS_AT_A_TIME } else { 1 }),
@@ -178,8 +187,10 @@ impl DlsmNode {
             threads: Mutex::default(),
             garbage: Arc::default(),
             left: Left::default(),
+            indexes: Arc::new(Indexes::within(o.tables_bytes(cx.cache_bytes))),
             signal: Arc::default(),
             leaving: AtomicU32::new(0),
+            is_collection_due: AtomicBool::new(false),
             flushes: AtomicU32::new(0),
             compactions: AtomicU32::new(0),
             progress: AtomicU64::new(0),
@@ -187,7 +198,7 @@ impl DlsmNode {
             lookups: Arc::default(),
             me: next_word(member),
             this: OnceLock::new(),
-            desk: Desk::default(),
+            desk: Desk::within(o.messages_bytes(cx.cache_bytes)),
             mutants: Mutants::default(),
             cache_bytes: cx.cache_bytes,
             _open: cx.pool.open_ungated(root.index)?,
@@ -311,11 +322,18 @@ impl DlsmNode {
                     let fetch = self.remote(ep);
                     let garbage = Some(self.garbage.clone());
                     let table = Table::open(&fetch, meta.clone(), i as u64 + 1, garbage).await?;
+                    self.indexes.add(&table);
                     version.add(usize::from(*level), table, false);
                 }
             }
             let start = (version.clone(), None, version.last());
-            let shard = Shard::new(&self.within, self.home(number), start, &self.snapshots, None);
+            let shard = Shard::new(
+                (&self.within, &self.room),
+                self.home(number),
+                start,
+                &self.snapshots,
+                None,
+            );
             let slot = Slot::default();
             slot.set(shard);
             all.push(slot);
@@ -355,6 +373,14 @@ impl DlsmNode {
         }
     }
 
+    /// MemTables that take writes have all the room: the largest one waits for its flush.
+    pub(crate) fn seal_largest(&self) {
+        let own = self.router.get().into_iter().flat_map(Router::own);
+        let largest = own.max_by_key(|shard| shard.view().active.bytes());
+        largest.into_iter().for_each(|shard| shard.seal());
+        self.signal.raise();
+    }
+
     /// A thread writes; how many do.
     pub(crate) fn writes(&self, thread: usize) -> u32 {
         let mut threads = locked(&self.threads);
@@ -376,8 +402,10 @@ impl DlsmNode {
         for shard in self.router.get().into_iter().flat_map(Router::own) {
             let view = shard.view();
             sum.tables += view.version.tables().count() as u64;
-            sum.index_bytes += view.version.tables().map(|t| t.index.bytes()).sum::<u64>();
-            sum.filter_bytes += view.version.tables().map(|t| t.filter_bytes()).sum::<u64>();
+            for (index, filter) in view.version.tables().map(|table| table.bytes()) {
+                sum.index_bytes += index;
+                sum.filter_bytes += filter;
+            }
             let memtables = view.immutables.iter().chain([&view.active]);
             sum.memtable_bytes += memtables.map(|table| table.held_bytes()).sum::<u64>();
             sum.buffer_bytes += shard.recorder.as_ref().map_or(0, Recorder::buffer_bytes);
@@ -391,6 +419,12 @@ impl DlsmNode {
             budget_bytes: self.cache_bytes,
             used_bytes: memory.all(),
             nodes: memory.tables,
+            parts: [
+                ("MemTables", memory.memtable_bytes),
+                ("indexes", memory.index_bytes),
+                ("filters", memory.filter_bytes),
+                ("buffers", memory.buffer_bytes),
+            ],
             ..CacheStats::default()
         }
     }

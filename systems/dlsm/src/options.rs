@@ -103,6 +103,9 @@ dmtree_parts::options! {
     log: bool = false;
     /// Bytes of a block of the log, 4096 to 2 MiB.
     log_bytes: u32 = MAX_BUF_BYTES, in 4096..=MAX_BUF_BYTES;
+    /// Bytes for indexes and filters on a node at most, within their part of its budget (with
+    /// `any_node`).
+    index_bytes: u64 = 1 << 50, in 0..=1 << 50;
     /// Bytes of a segment of a manifest, 4096 to 2 MiB: longer where its state needs it.
     manifest_bytes: u32 = 64 << 10, in 4096..=MAX_BUF_BYTES;
     /// Longest time that one operation waits for others, ms.
@@ -130,7 +133,7 @@ impl Options {
             return Ok(self.clone());
         }
         let tables = u64::from(self.shards) * (u64::from(self.immutables) + 1);
-        let each = cache_bytes / 2 / tables;
+        let each = self.memtables_bytes(cache_bytes) / tables;
         if each < LEAST_MEMTABLE_BYTES {
             return Err(Error::invalid(format!(
                 "a cache of {cache_bytes} bytes has no room in its half for {tables} MemTables of \
@@ -144,6 +147,27 @@ impl Options {
             memtable_entries: self.memtable_entries.min(each / NODE_BYTES),
             ..self.clone()
         })
+    }
+
+    /// Bytes for the MemTables of a node with this budget, also those of ranges that it has taken
+    /// over.
+    pub(crate) fn memtables_bytes(&self, cache_bytes: u64) -> u64 {
+        if self.any_node { cache_bytes / 2 } else { u64::MAX }
+    }
+
+    /// Bytes for indexes and filters on a node with this budget: the other half, less the part of
+    /// messages. As published all are in memory.
+    pub(crate) fn tables_bytes(&self, cache_bytes: u64) -> u64 {
+        match self.any_node {
+            true => self.index_bytes.min(cache_bytes / 2 - self.messages_bytes(cache_bytes)),
+            false => u64::MAX,
+        }
+    }
+
+    /// Bytes for requests and answers of other nodes on a node with this budget; one message of any
+    /// length has room besides.
+    pub(crate) fn messages_bytes(&self, cache_bytes: u64) -> u64 {
+        cache_bytes / 16
     }
 
     /// Bytes of the words of owners in the directory.
@@ -263,6 +287,7 @@ impl Options {
                 true => Self {
                     owners: of(&[1, 2, 3]) as u32,
                     shards: of(&[1, 1, 2]) as u32,
+                    index_bytes: of(&[0, 1000, 1 << 50]),
                     log_bytes: of(&[4096, 16384]) as u32,
                     manifest_bytes: of(&[4096, 16384]) as u32,
                     ..self.clone()

@@ -9,8 +9,8 @@
 //! no verb of it executes at any node any more. So what the claimant reads then is all that the
 //! owner has ever acknowledged: manifest first, which names tables and blocks of the log, then the
 //! log. It writes a segment of its own before it answers anything. It may die at any step: the next
-//! claimant finds the same. What the owner has allocated and no manifest names is lost memory until
-//! the index is dropped.
+//! claimant finds the same. What the owner has allocated and no manifest names a collection finds
+//! ([`crate::collect`]).
 //!
 //! *Hand-over.* An owner that lives gives a range away itself ([`crate::handover`]).
 
@@ -23,6 +23,7 @@ use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, Member, NodeId, Result};
 use dmtree_pool::BlockPtr;
 
 use crate::client::Dlsm;
+use crate::collect::blocks_of;
 use crate::fetch::InUse;
 use crate::frame::Series;
 use crate::log::{Log, Record, records};
@@ -162,6 +163,7 @@ impl Dlsm {
                 node.pool.check_lease_untouched(ep)?;
                 let claim = Claim::new(node.pool.member());
                 if ep.cas(head, word, claim.word()).await? == word {
+                    node.is_collection_due.fetch_or(word != 0, Ordering::SeqCst);
                     Box::pin(self.begin(router, range, claim)).await?;
                 }
             }
@@ -202,6 +204,7 @@ impl Dlsm {
             for meta in metas {
                 let (number, fetch) = (version.tables().count() as u64 + 1, node.remote(ep));
                 let table = Table::open(&fetch, meta.clone(), number, None).await?;
+                node.indexes.add(&table);
                 version.add(level, table, false);
             }
         }
@@ -214,16 +217,25 @@ impl Dlsm {
         let mut sessions: Vec<_> = kept.sessions.iter().map(|its| (*its, kept.flushed)).collect();
         sessions.extend(records.values().filter_map(|r| Some((r.origin?, r.seq))));
         let logged = (!records.is_empty())
-            .then(|| MemTable::logged(first, last, records.into_values().collect()));
+            .then(|| MemTable::logged((first, last), records.into_values().collect(), &node.room));
         let (log, flushed) = (Log::taken_over(logs, &blocks, kept.next_log), kept.flushed);
         let found = Found { head, claim, series, word, life, flushed, log, sessions };
         let recorder = Recorder::new(found, node.o.log, &node.mutants);
         let start = (version, logged, last);
-        let shard =
-            Shard::new(&node.within, node.home(range), start, &node.snapshots, Some(recorder));
+        let shard = Shard::new(
+            (&node.within, &node.room),
+            node.home(range),
+            start,
+            &node.snapshots,
+            Some(recorder),
+        );
         if let Some(recorder) = &shard.recorder {
             self.keep((&shard, recorder), recorder.last_edit()).await?;
         }
+        self.adopt(&shard.view().version).await?;
+        node.hold(blocks_of(&shard));
+        // The former segment never goes back.
+        node.hold((word != 0).then(|| BlockPtr::from_bits(word)));
         // A take-over that has failed frees nothing: the next one needs it.
         shard.view().version.tables().for_each(|table| table.set_garbage(Some(&node.garbage)));
         Ok(shard)

@@ -175,6 +175,14 @@ impl Recorder {
         locked(&self.state).log.room(bytes)
     }
 
+    /// The blocks of the log, and the segment of the manifest that is named.
+    pub(crate) fn blocks(&self) -> Vec<BlockPtr> {
+        let state = locked(&self.state);
+        let logs = state.log.named().into_iter().map(|(_, place)| place);
+        let words = logs.chain([state.manifest.word()]).filter(|word| *word != 0);
+        words.map(BlockPtr::from_bits).collect()
+    }
+
     // ---- the manifest -----------------------------------
 
     /// The versions of the shard have changed: called under its lock, before readers see it.

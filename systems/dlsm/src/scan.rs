@@ -5,6 +5,7 @@
 //! what a page shows is one instant's.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use dmtree_fabric::GlobalAddr;
 use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
@@ -15,15 +16,10 @@ use crate::client::Dlsm;
 use crate::cursor::Cursor;
 use crate::fetch::InUse;
 use crate::forward::{Answer, Asked, What, unexpected};
-use crate::key::{KeyRange, Seq};
+use crate::key::{KeyRange, Seq, above};
 use crate::node::Router;
 use crate::shard::{Shard, View};
-use crate::table::Table;
-
-/// The smallest key above another one.
-fn above(key: &[u8]) -> Vec<u8> {
-    [key, &[0]].concat()
-}
+use crate::table::{Opened, Part, Table};
 
 /// The keys of a request, and of a shard.
 fn range_of(r: &ScanRequest<'_>, (low, high): (Option<&[u8]>, Option<&[u8]>)) -> KeyRange {
@@ -168,26 +164,49 @@ impl Dlsm {
         (page, most): (&mut Page, usize),
     ) -> Result<bool> {
         let _in_use = InUse(&self.ep, &view.version);
-        let mut cursor = self.cursor(view, range, r.reverse, r.limit - page.len());
         let fetch = self.node.remote(&self.ep);
-        while let Some(versions) = cursor.next(&fetch).await? {
-            self.ep.stage_cost(Stage::IterEntry, versions.len() as u32);
-            let Some(newest) = versions.iter().find(|pair| pair.tag.seq() <= number) else {
-                continue;
-            };
-            if newest.tag.is_value() {
-                page.push(&newest.user, &newest.value);
-            }
-            if page.len() == r.limit || page.bytes() >= most {
-                return Ok(true);
+        let mut left = Some(range);
+        while let Some(range) = left.take() {
+            let wanted = r.limit - page.len();
+            let mut cursor = self.cursor(view, (range, &mut left), r.reverse, wanted).await?;
+            while let Some(versions) = cursor.next(&fetch).await? {
+                self.ep.stage_cost(Stage::IterEntry, versions.len() as u32);
+                let Some(newest) = versions.iter().find(|pair| pair.tag.seq() <= number) else {
+                    continue;
+                };
+                if newest.tag.is_value() {
+                    page.push(&newest.user, &newest.value);
+                }
+                if page.len() == r.limit || page.bytes() >= most {
+                    return Ok(true);
+                }
             }
         }
         Ok(false)
     }
 
-    /// A merge of all that a view has in a range, of which so many pairs are wanted.
-    fn cursor(&self, view: &View, range: KeyRange, reverse: bool, wanted: usize) -> Cursor {
-        let o = &self.node.o;
+    /// A merge of all that a view has in a range, of which so many pairs are wanted. Where indexes
+    /// are READ by the page the range ends early: the rest of it is left.
+    async fn cursor(
+        &self,
+        view: &View,
+        (mut range, left): (KeyRange, &mut Option<KeyRange>),
+        reverse: bool,
+        wanted: usize,
+    ) -> Result<Cursor> {
+        let (o, whole) = (&self.node.o, range.clone());
+        let (flushed, deeper) = view.version.levels.split_at(1);
+        let runs = flushed[0].chunks(1).chain(deeper.iter().map(Vec::as_slice));
+        let mut opened = Vec::new();
+        for run in runs {
+            opened.push(self.open_run(run, &mut range, (reverse, wanted)).await?);
+        }
+        if range != whole {
+            *left = Some(match reverse {
+                true => KeyRange { low: whole.low, high: range.low.clone() },
+                false => KeyRange { low: range.high.clone(), high: whole.high },
+            });
+        }
         let mut cursor = Cursor::new(range, reverse, o.read_ahead.into());
         cursor.share_buffer(o.defects.shared_buffer);
         for table in [&view.active].into_iter().chain(&view.immutables) {
@@ -195,13 +214,39 @@ impl Dlsm {
         }
         let mean = |table: &Table| table.meta.data_bytes() / table.meta.entries.max(1);
         let first = |table: &Table| mean(table).saturating_mul(wanted as u64);
-        for table in &view.version.levels[0] {
-            cursor.add_tables(std::slice::from_ref(table), first(table));
+        for run in &opened {
+            cursor.add_tables(run, run.first().map_or(0, |opened| first(&opened.table)));
         }
-        for tables in &view.version.levels[1..] {
-            cursor.add_tables(tables, tables.first().map_or(0, |table| first(table)));
+        Ok(cursor)
+    }
+
+    /// The tables of a run in a range, in one direction, with their indexes; the range shrinks to
+    /// what their first one has READ of its index, or ends before another one that is elsewhere.
+    async fn open_run(
+        &self,
+        run: &[Arc<Table>],
+        range: &mut KeyRange,
+        (reverse, wanted): (bool, usize),
+    ) -> Result<Vec<Opened>> {
+        let mut opened = Vec::new();
+        let fetch = self.node.remote(&self.ep);
+        for n in 0..run.len() {
+            let table = if reverse { &run[run.len() - 1 - n] } else { &run[n] };
+            if !table.overlaps(range) {
+                continue;
+            }
+            match (opened.is_empty() || table.has(Part::Index), reverse) {
+                (true, _) => {
+                    opened.push(table.within(&fetch, range, (reverse, wanted)).await?);
+                }
+                (false, true) => range.raise_low(above(table.largest())),
+                (false, false) => range.lower_high(table.smallest().to_vec()),
+            }
         }
-        cursor
+        if reverse {
+            opened.reverse();
+        }
+        Ok(opened)
     }
 
     /// Checks the shards of this node, and counts what they have.
@@ -232,14 +277,18 @@ impl Dlsm {
         let number = view.visible(&self.node.o);
         check(&view)?;
         let _in_use = InUse(&self.ep, &view.version);
-        let mut cursor = self.cursor(&view, KeyRange::default(), false, 1 << 16);
         let fetch = self.node.remote(&self.ep);
-        while let Some(versions) = cursor.next(&fetch).await? {
-            let newest = versions.iter().find(|pair| pair.tag.seq() <= number);
-            shape.keys += u64::from(newest.is_some_and(|pair| pair.tag.is_value()));
-            if shape.keys.is_multiple_of(1024) {
-                self.ep.renew_deadline();
+        let mut left = Some(KeyRange::default());
+        while let Some(range) = left.take() {
+            let mut cursor = self.cursor(&view, (range, &mut left), false, 1 << 16).await?;
+            while let Some(versions) = cursor.next(&fetch).await? {
+                let newest = versions.iter().find(|pair| pair.tag.seq() <= number);
+                shape.keys += u64::from(newest.is_some_and(|pair| pair.tag.is_value()));
+                if shape.keys.is_multiple_of(1024) {
+                    self.ep.renew_deadline();
+                }
             }
+            self.ep.renew_deadline();
         }
         for table in view.version.tables() {
             shape.structure_bytes += table.meta.extents().map(|e| u64::from(e.bytes)).sum::<u64>();
@@ -261,7 +310,7 @@ fn check(view: &View) -> Result<()> {
     }
     for tables in &levels[1..] {
         for pair in tables.windows(2) {
-            let apart = pair[0].index.largest[..] < *pair[1].index.smallest();
+            let apart = pair[0].largest() < pair[1].smallest();
             must(apart, "tables of a level overlap", at(&pair[1]))?;
         }
     }

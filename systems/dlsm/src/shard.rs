@@ -21,7 +21,7 @@ use dmtree_pool::BlockPtr;
 
 use crate::key::{Seq, Tag};
 use crate::manifest::{Roll, name_of};
-use crate::memtable::{MemTable, Number};
+use crate::memtable::{MemTable, Number, Room};
 use crate::options::Options;
 use crate::recorder::Recorder;
 use crate::table::Table;
@@ -86,6 +86,7 @@ pub(crate) struct Shard {
     /// The memory node that its tables are near.
     pub(crate) home: NodeId,
     o: Arc<Options>,
+    room: Arc<Room>,
     view: Mutex<Arc<View>>,
     /// The MemTable that writers use, as published: it may be no part of the view yet.
     early: Mutex<Arc<MemTable>>,
@@ -109,7 +110,7 @@ pub(crate) enum Switch {
     Done,
     /// The same, after a pause: level 0 is long.
     Slow,
-    /// MemTables wait for their flush, or level 0 is too long.
+    /// MemTables wait for their flush, level 0 is too long, or other shards have all the room.
     Stalled,
 }
 
@@ -144,20 +145,21 @@ impl Shard {
     /// With numbers up to `last` in tables, or in what a log had: a MemTable that waits for its
     /// flush.
     pub(crate) fn new(
-        o: &Arc<Options>,
+        (o, room): (&Arc<Options>, &Arc<Room>),
         home: NodeId,
         (version, logged, last): (Version, Option<Arc<MemTable>>, Seq),
         snapshots: &Arc<Snapshots>,
         recorder: Option<Recorder>,
     ) -> Self {
         let tables = version.tables().map(|table| table.number).max().unwrap_or(0);
-        let active = MemTable::new(last + 1, o.memtable_entries, o.memtable_bytes);
+        let active = MemTable::new(last + 1, (o.memtable_entries, o.memtable_bytes), room);
         let immutables = logged.into_iter().collect();
         let view = View { active: active.clone(), immutables, version: version.into() };
         Self {
             recorder,
             home,
             o: o.clone(),
+            room: room.clone(),
             view: Mutex::new(view.into()),
             early: Mutex::new(active),
             state: Mutex::new(State { tables, ..State::default() }),
@@ -203,6 +205,9 @@ impl Shard {
         let state = locked(&self.state);
         let view = self.view();
         let flushed = view.version.levels[0].len();
+        if self.room.is_full() && self.early().assigned() == 0 {
+            return Switch::Stalled;
+        }
         if self.is_fresh(&view.active) {
             return Switch::Done;
         }
@@ -223,14 +228,16 @@ impl Shard {
     fn is_fresh(&self, active: &MemTable) -> bool {
         let early = self.early();
         let is_latest = early.first == active.first;
-        let full =
-            active.assigned() >= self.o.memtable_entries || active.bytes() >= self.o.memtable_bytes;
+        let full = active.assigned() >= self.o.memtable_entries
+            || active.bytes() >= self.o.memtable_bytes
+            || self.room.is_full();
         !(is_latest && full)
     }
 
     fn replace_active(&self, view: &View) -> Arc<MemTable> {
         let o = &self.o;
-        let next = MemTable::new(view.active.seal(), o.memtable_entries, o.memtable_bytes);
+        let of = (o.memtable_entries, o.memtable_bytes);
+        let next = MemTable::new(view.active.seal(), of, &self.room);
         *locked(&self.early) = next.clone();
         next
     }
@@ -327,7 +334,7 @@ impl Shard {
         let pick = self.view().version.pick(&self.o, &state.busy, &state.from)?;
         pick.inputs().for_each(|table| _ = state.busy.insert(table.number));
         if let Some(last) = pick.upper.last().filter(|_| pick.level > 0) {
-            state.from[pick.level] = last.index.smallest().to_vec();
+            state.from[pick.level] = last.smallest().to_vec();
         }
         let oldest = self.oldest();
         Some(Compaction { shard: self, pick, oldest })

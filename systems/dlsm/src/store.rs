@@ -3,10 +3,11 @@
 
 use dmtree_fabric::verb::write;
 use dmtree_fabric::{Endpoint, NodeId, Result};
-use dmtree_pool::{BlockPtr, PoolNode, block_class_of};
+use dmtree_pool::{BlockPtr, block_class_of};
 
 use crate::fetch::{ask, no_processor};
 use crate::host::Host;
+use crate::node::DlsmNode;
 use crate::table::{Extent, Maker};
 use crate::wire::{self, MOST_BYTES, Reply, Request};
 
@@ -36,8 +37,7 @@ pub(crate) fn block_of(extent: &Extent) -> BlockPtr {
 /// their way there.
 pub(crate) struct Remote<'e> {
     pub(crate) ep: &'e Endpoint,
-    pub(crate) pool: &'e PoolNode,
-    pub(crate) index: u32,
+    pub(crate) node: &'e DlsmNode,
     pub(crate) near: NodeId,
     /// WRITEs are awaited at the end, not each.
     pub(crate) ring: bool,
@@ -50,7 +50,7 @@ impl Store for Remote<'_> {
 
     async fn put(&mut self, bytes: &[u8]) -> Result<Extent> {
         let (ep, n) = (self.ep, bytes.len() as u32);
-        let block = self.pool.alloc_block(ep, self.index, n, Some(self.near)).await?;
+        let block = self.node.take_block(ep, n, self.near).await?;
         let extent = Extent::new(block.addr(), n);
         self.put.push(extent);
         if self.calls {
@@ -59,7 +59,7 @@ impl Store for Remote<'_> {
                 let request = Request::Write { offset, bytes: part };
                 match ask(ep, block.addr().node(), &request).await? {
                     Reply::Done => {}
-                    Reply::Bytes(_) => return Err(wire::unexpected(block.addr().node())),
+                    _ => return Err(wire::unexpected(block.addr().node())),
                 }
             }
             return Ok(extent);
@@ -85,9 +85,7 @@ impl Store for Remote<'_> {
     async fn abandon(&mut self) {
         // A WRITE that is still on its way would land in a block of another holder.
         if self.ep.drain().await.is_ok() {
-            for extent in self.put.drain(..) {
-                self.pool.give_back_block(self.index, block_of(&extent));
-            }
+            self.node.give_back(self.put.drain(..).map(|extent| block_of(&extent)));
         }
     }
 }
@@ -99,23 +97,24 @@ pub(crate) struct Own<'e> {
     host: &'e Host,
     index: u32,
     put: Vec<Extent>,
-    kept: usize,
+    is_kept: bool,
 }
 
 impl<'e> Own<'e> {
     pub(crate) fn new(ep: &'e Endpoint, host: &'e Host, index: u32) -> Self {
-        Self { ep, host, index, put: Vec::new(), kept: 0 }
+        Self { ep, host, index, put: Vec::new(), is_kept: false }
     }
 
-    /// The answer of the job names all tables.
-    pub(crate) fn keep_all(mut self) {
-        self.kept = self.put.len();
+    /// The answer of the job names all tables, which are this owner's.
+    pub(crate) fn keep_all(mut self, owner: u64) {
+        self.host.space.set_owner(&self.put, (self.index, owner));
+        self.is_kept = true;
     }
 }
 
 impl Drop for Own<'_> {
     fn drop(&mut self) {
-        for extent in self.put.drain(..).skip(self.kept) {
+        for extent in self.put.drain(..).filter(|_| !self.is_kept) {
             self.host.space.free(extent.at().offset());
         }
     }

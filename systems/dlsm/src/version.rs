@@ -59,8 +59,8 @@ fn bytes(tables: &[Arc<Table>]) -> u64 {
 
 /// The smallest and the largest key of some tables.
 fn hull(tables: &[Arc<Table>]) -> Option<(&[u8], &[u8])> {
-    let smallest = tables.iter().map(|table| table.index.smallest()).min()?;
-    let largest = tables.iter().map(|table| &table.index.largest[..]).max()?;
+    let smallest = tables.iter().map(|table| table.smallest()).min()?;
+    let largest = tables.iter().map(|table| table.largest()).max()?;
     Some((smallest, largest))
 }
 
@@ -69,7 +69,7 @@ impl Version {
     pub(crate) fn candidates(&self, user: &[u8]) -> impl Iterator<Item = &Arc<Table>> {
         let flushed = self.levels[0].iter().filter(move |table| table.covers(user));
         let deeper = self.levels[1..].iter().filter_map(move |tables| {
-            let at = tables.partition_point(|table| &table.index.largest[..] < user);
+            let at = tables.partition_point(|table| table.largest() < user);
             tables.get(at).filter(|table| table.covers(user))
         });
         flushed.chain(deeper)
@@ -81,7 +81,7 @@ impl Version {
         let order = |table: &Table| if by_number { table.number } else { table.meta.numbers.1 };
         let at = match level {
             0 => tables.partition_point(|other| order(other) > order(&table)),
-            _ => tables.partition_point(|other| other.index.smallest() < table.index.smallest()),
+            _ => tables.partition_point(|other| other.smallest() < table.smallest()),
         };
         tables.insert(at, table);
     }
@@ -163,7 +163,7 @@ impl Version {
         from: &[u8],
     ) -> Option<Pick> {
         let tables = &self.levels[level];
-        let first = tables.partition_point(|table| table.index.smallest() <= from);
+        let first = tables.partition_point(|table| table.smallest() <= from);
         let circle = (0..tables.len()).map(|i| &tables[(first + i) % tables.len()]);
         let free = circle.filter(|table| !busy.contains(&table.number));
         free.into_iter().find_map(|table| self.with_lower(o, level, vec![table.clone()], busy))
@@ -197,9 +197,9 @@ impl Version {
         if !is_worth_it {
             return Vec::new();
         }
-        let mut keys: Vec<&[u8]> = pick.lower.iter().map(|table| table.index.smallest()).collect();
+        let mut keys: Vec<&[u8]> = pick.lower.iter().map(|table| table.smallest()).collect();
         if keys.len() < 2 {
-            keys = pick.upper.iter().map(|table| table.index.smallest()).collect();
+            keys = pick.upper.iter().map(|table| table.smallest()).collect();
         }
         keys.sort_unstable();
         keys.dedup();

@@ -17,6 +17,8 @@ pub(crate) const MOST_BYTES: usize = MAX_RPC_BYTES - 256;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Merge {
     pub(crate) index: u32,
+    /// The opening of the index that has what it makes.
+    pub(crate) owner: u64,
     /// Sorted runs, newest first; the tables of a run ascend and do not overlap.
     pub(crate) runs: Vec<Vec<Meta>>,
     pub(crate) rule: Rule,
@@ -47,6 +49,12 @@ pub(crate) enum Request<'a> {
     Merge(Merge),
     /// Frees what jobs have allocated, once for each number of a batch of an owner.
     Free { owner: u64, batch: u64, extents: Vec<Extent> },
+    /// What jobs have made is another owner's from now on.
+    Adopt { owner: u64, extents: Vec<Extent> },
+    /// The owners of what jobs have made for an index.
+    Owners { index: u32 },
+    /// Frees what jobs have made for an owner that is dead, and no other has adopted.
+    FreeOf { index: u32, owner: u64 },
     /// Bytes of the node's memory.
     Read { offset: u64, bytes: u32 },
     /// Stores bytes.
@@ -58,6 +66,12 @@ pub(crate) enum Request<'a> {
 pub(crate) enum Reply {
     Done,
     Bytes(Vec<u8>),
+    Owners(Vec<u64>),
+    /// So many pieces, and their bytes.
+    Freed {
+        pieces: u64,
+        bytes: u64,
+    },
 }
 
 /// A request with the number of the service before it.

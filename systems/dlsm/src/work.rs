@@ -14,7 +14,7 @@ use crate::client::Dlsm;
 use crate::cursor::Cursor;
 use crate::fetch::{InUse, ask};
 use crate::key::KeyRange;
-use crate::merge::{merge, write_all};
+use crate::merge::{merge, opened, write_all};
 use crate::mutants::Mutant;
 use crate::node::Router;
 use crate::options::Merging;
@@ -100,6 +100,10 @@ impl Dlsm {
         }
         match self.piece().await? {
             Piece::Full if shard.is_full(self.ep.now()) => Err(full()),
+            Piece::None if node.room.is_full() => {
+                node.seal_largest();
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -107,7 +111,7 @@ impl Dlsm {
     /// Executes a piece of work, if any is due.
     async fn piece(&self) -> Result<Piece> {
         let Some(router) = self.node.router.get() else { return Ok(Piece::None) };
-        if Box::pin(self.end_left()).await {
+        if Box::pin(self.end_left()).await || Box::pin(self.bring_back()).await? {
             return Ok(Piece::Done);
         }
         let mut full = false;
@@ -162,6 +166,17 @@ impl Dlsm {
         }
     }
 
+    /// READs the index of a table whose pages have cost as much; whether there was one.
+    async fn bring_back(&self) -> Result<bool> {
+        let Some(table) = self.node.indexes.wanted() else { return Ok(false) };
+        let _in_use = InUse(&self.ep, &table);
+        let scope = self.ep.begin(OpKind::Maintain);
+        table.bring_back(&self.node.remote(&self.ep)).await?;
+        scope.end(OpOutcome::Other);
+        self.node.indexes.shrink();
+        Ok(true)
+    }
+
     /// Gives back what no table names any more; whether there was anything.
     async fn free_garbage(&self, router: &Router) -> Result<bool> {
         let node = &self.node;
@@ -179,15 +194,13 @@ impl Dlsm {
             }
         }
         let extents = own.take();
-        for extent in &extents {
-            node.pool.give_back_block(node.root.index, block_of(extent));
-        }
+        node.give_back(extents.iter().map(block_of));
         let had_own = !extents.is_empty();
         let Some((to, batch, extents)) = theirs else { return Ok(had_own) };
         let scope = self.ep.begin(OpKind::Maintain);
         match ask(&self.ep, to, &Request::Free { owner: node.me, batch, extents }).await? {
             Reply::Done => node.garbage.acknowledged(to, batch),
-            Reply::Bytes(_) => return Err(wire::unexpected(to)),
+            _ => return Err(wire::unexpected(to)),
         }
         scope.end(OpOutcome::Other);
         Ok(true)
@@ -235,8 +248,7 @@ impl Dlsm {
     /// The store of an owner, near a memory node.
     pub(crate) fn blocks(&self, near: NodeId, ring: bool) -> Remote<'_> {
         let node = &self.node;
-        let (pool, index, calls) = (&*node.pool, node.root.index, node.o.calls);
-        Remote { ep: &self.ep, pool, index, near, ring, calls, put: Vec::new() }
+        Remote { ep: &self.ep, node, near, ring, calls: node.o.calls, put: Vec::new() }
     }
 
     /// Writes a MemTable as a table.
@@ -261,7 +273,7 @@ impl Dlsm {
         }
     }
 
-    fn rule(&self, range: KeyRange, oldest: u64) -> Rule {
+    pub(crate) fn rule(&self, range: KeyRange, oldest: u64) -> Rule {
         let o = &self.node.o;
         let (format, table_bytes, piece_bytes) = (o.format, o.table_bytes, o.piece_bytes);
         let (bottom, skips_one, splits) = (false, false, false);
@@ -273,10 +285,12 @@ impl Dlsm {
         let (node, mut tables) = (&self.node, Vec::new());
         for Built { meta, index, filter } in built {
             let (number, garbage) = (shard.next_number(), Some(node.garbage.clone()));
-            tables.push(match node.o.reads_back {
+            let table = match node.o.reads_back {
                 true => Table::open(&node.remote(&self.ep), meta, number, garbage).await?,
                 false => Table::new(meta, number, (index, Some(filter)), garbage),
-            });
+            };
+            node.indexes.add(&table);
+            tables.push(table);
         }
         Ok(tables)
     }
@@ -334,6 +348,7 @@ impl Dlsm {
         }
         let (fetch, runs) = (node.remote(&self.ep), pick.runs());
         let _in_use = InUse(&self.ep, &runs);
+        let runs = opened(&fetch, &runs).await?;
         let mut tables = Vec::new();
         for rule in &rules {
             let mut store = self.blocks(shard.home, node.o.ring);

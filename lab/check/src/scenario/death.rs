@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use dmtree_fabric::sim::{CrashPoint, How, Place};
 use dmtree_fabric::{Error, ErrorKind, NodeId};
+use dmtree_parts::Found;
 
 use super::play::{Play, within};
 use super::{Op, Script, WRITE_BOUND_NS, perform, value};
@@ -37,6 +38,8 @@ pub struct CrashRun {
     pub died: bool,
     /// The second node crashed, too.
     pub second_died: bool,
+    /// The memory that one garbage collection has found afterwards.
+    pub lost: Found,
 }
 
 /// One run of a scenario; the failure, if there is one.
@@ -64,9 +67,9 @@ pub fn run(script: &Script, cut: ScriptedCrash) -> Result<CrashRun, String> {
     }
     let ran = Cell::new(CrashRun::default());
     play.run(cut.seed, survive(&play, script, cut, (survivor, last), (&done, &ran)))?;
-    let ran = ran.into_inner();
+    let mut ran = ran.into_inner();
     if ran.died {
-        play.judge(script, &[survivor], true)?;
+        ran.lost = play.judge(script, &[survivor], true)?;
     }
     Ok(ran)
 }
@@ -115,7 +118,7 @@ async fn survive(
             ep.sleep(200_000).await;
         }
     }
-    ran.set(CrashRun { died: true, second_died: dead.len() > 1 });
+    ran.set(CrashRun { died: true, second_died: dead.len() > 1, ..CrashRun::default() });
     // Writes each value again, so that every leaf is locked; the value stays.
     for k in &play.keys {
         let Some(v) = play.read(&mut c, *k).await? else { continue };

@@ -376,5 +376,5 @@ pub async fn scan(c: &mut AnyIndex) -> Result<Values, Error> {
 /// # Errors
 /// The leaked or doubly owned memory.
 pub fn one_holder(scenario: &Scenario, c: &mut AnyIndex) -> Result<(), String> {
-    judge_memory(|| scenario.now(c.gc()), true).map_err(|e| e.to_string())
+    judge_memory(|| scenario.now(c.gc()), true).map(drop).map_err(|e| e.to_string())
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use dmtree_fabric::sim::{CrashPoint, How};
 use dmtree_fabric::{Endpoint, Error, ErrorKind, NodeId};
-use dmtree_parts::AnyIndex;
+use dmtree_parts::{AnyIndex, Found};
 
 use super::delay::was_accepted;
 use super::{Op, PAUSE_NS, Scenario, Script, attempt, effect, get, scan};
@@ -264,23 +264,28 @@ impl Play {
     }
 
     /// Checks the history, the structure, and the holders of memory, after maintenance on these
-    /// nodes.
-    pub fn judge(&self, script: &Script, nodes: &[u16], crashed: bool) -> Result<(), String> {
+    /// nodes. Returns what memory was lost.
+    pub fn judge(&self, script: &Script, nodes: &[u16], crashed: bool) -> Result<Found, String> {
         self.check()?;
         self.judge_structure(script, nodes, crashed).map_err(|e| e.to_string())
     }
 
-    fn judge_structure(&self, script: &Script, nodes: &[u16], crashed: bool) -> Result<(), Error> {
+    fn judge_structure(
+        &self,
+        script: &Script,
+        nodes: &[u16],
+        crashed: bool,
+    ) -> Result<Found, Error> {
         let client = |cn: u16| Client::from(self.scenario.client(cn));
         for cn in nodes.iter().filter(|_| script.swept) {
             client(*cn).maintain().map_err(|e| e.context("maintenance"))?;
         }
         let excused = |e: &Error| script.unmet.is_some_and(|what| e.to_string().contains(what));
         if !script.swept && client(nodes[0]).walk().is_err_and(|e| excused(&e)) {
-            return Ok(());
+            return Ok(Found::default());
         }
         let scanned = self.scenario.now(scan(&mut self.scenario.client(nodes[0])));
         let keys = scanned.map_err(|e| e.context("a last scan"))?.len() as u64;
-        judge(&mut client(nodes[0]), keys, crashed).map(drop)
+        judge(&mut client(nodes[0]), keys, crashed).map(|(_, found)| found)
     }
 }

@@ -1,5 +1,6 @@
 //! The tests of dLSM and its relatives in one program.
 
+mod budget;
 mod costs;
 mod deletions;
 mod handover;
@@ -47,6 +48,17 @@ fn peer() -> Peer {
         row("dlsm", "delete", cost(1, [0, 1, 0, 0, 64])).share(0.99),
     ];
     let budget = Budget { keys: 5_000, ..Budget::new(peer.presets(), rows) };
+    // Filters have room, and indexes have none. A page has 97 records of 42 bytes.
+    let by_page = Options { index_bytes: 16 << 10, ..Options::sound() };
+    let rows = vec![
+        row("dlsm", "get", cost(2, [2, 0, 0, 97 * 42 + 48, 0])).share(0.98),
+        // The filter is wrong for one in a hundred.
+        row("dlsm", "get absent", cost(0, [0; 5])).share(0.98),
+        row("dlsm", "insert", cost(1, [0, 1, 0, 0, 72])).share(0.98),
+        row("dlsm", "update", cost(2, [1, 1, 0, 97 * 42, 72])).share(0.98),
+    ];
+    let systems = vec![("dlsm", AnyOptions::from(by_page))];
+    let by_page = Budget { keys: 5_000, ..Budget::new(systems, rows) };
     let presets: Vec<_> = peer.subjects.iter().map(|s| (s.name, s.options.clone())).collect();
     let repaired = |(name, o): &(&'static str, AnyOptions)| {
         let options = o.typed::<Options>().repaired();
@@ -58,7 +70,7 @@ fn peer() -> Peer {
         interleaved: Some((Tearing::AnyOrder, Box::new(|_| true))),
         local: local(),
         sound,
-        budgets: vec![budget],
+        budgets: vec![budget, by_page],
         ..peer
     }
 }
@@ -77,5 +89,7 @@ fn local() -> Vec<Row> {
     rows.push(
         model("small tables, long keys", Keys::AnyLength, 600, 6_000).seed(20).options(small),
     );
+    let by_page = |o| Options { index_bytes: 0, ..small(o) };
+    rows.push(model("indexes by the page", Keys::Short, 600, 6_000).seed(40).options(by_page));
     rows
 }

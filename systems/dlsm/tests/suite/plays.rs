@@ -8,9 +8,11 @@ use dmtree_fabric::sim::How;
 
 use crate::small;
 
-/// MemTables of 16 writes, of which one may wait: writers flush and merge.
+/// MemTables of 16 writes, of which one may wait, and two tables of level 0: writers flush and
+/// merge.
 pub fn options(merging: Merging) -> Options {
     let o = small(Options { merging, ..Options::sound() });
+    let o = Options { level0_slow: 2, level0_stop: 2, ..o };
     Options { memtable_entries: 16, immutables: 1, log_bytes: 4096, subcompactions: 2, ..o }
 }
 
@@ -32,6 +34,21 @@ pub fn of_two(name: &'static str, ops: impl IntoIterator<Item = Op>) -> Script {
 /// dead node ends after 50 ms.
 pub fn dies_twice(script: Script, steps: (u64, u64)) {
     double_crash(&Script { read_bound_ns: 2 * READ_BOUND_NS, ..script }, steps);
+}
+
+/// What a collection finds after crashes of the owner at every so many verbs: bytes of blocks, and
+/// of what jobs have made. Nothing has collected before.
+pub fn lost(script: Script, verbs: std::ops::Range<u64>, step: usize) -> (u64, u64) {
+    let script = Script { swept: false, ..script };
+    let mut sum = (0, 0);
+    for verb in verbs.step_by(step) {
+        let (how, place) = (How::Machine, PLACES[verb as usize % 3]);
+        let (whole_write, second, seed) = (false, None, 1);
+        let cut = ScriptedCrash { victim: 0, verb, place, how, whole_write, seed, second };
+        let ran = run(&script, cut).unwrap_or_else(|what| panic!("{cut:?}: {what}"));
+        sum = (sum.0 + ran.lost.space_bytes, sum.1 + ran.lost.bytes);
+    }
+    sum
 }
 
 /// The first of some crashes of a node that shows a mutant.

@@ -31,6 +31,12 @@ fn a_table_is_not_freed_before_a_read_of_a_dropped_get_has_ended() {
     assert_eq!(finding(5632, NodeFaultSet::All), None);
 }
 
+/// Seed 854: a member had restarted, and the collection of a node's maintenance did not reach it.
+#[test]
+fn a_collection_that_does_not_reach_a_member_is_repeated_later() {
+    assert_eq!(finding(854, NodeFaultSet::All), None);
+}
+
 /// The seeds of `DMTREE_SEEDS=FROM..TO`, without a build of the whole program.
 #[test]
 #[ignore = "long"]

@@ -5,12 +5,12 @@ use dmtree_check::conformance::{Keys, everything, scan_all};
 use dmtree_check::scenario::sweeps::everywhere;
 use dmtree_check::scenario::{Op, Script, changes, deletes, inserts, updates, value};
 use dmtree_check::test_cluster::TestCluster;
-use dmtree_dlsm::{Defects, Dlsm, DlsmNode, Merging, Options};
+use dmtree_dlsm::{Defects, Dlsm, Merging, Options};
 use dmtree_fabric::ErrorKind;
 use dmtree_parts::{RangeIndex, Write};
 use dmtree_pool::PoolOptions;
 
-use crate::plays::{dies_twice, of_two, options, script};
+use crate::plays::{dies_twice, lost, of_two, options, script};
 
 /// More writes than MemTables and level 0 have room for: switches, flushes, merges, and blocks of
 /// log and tables that go back.
@@ -55,6 +55,17 @@ fn a_crash_of_one_of_two_owners() {
 fn a_crash_in_a_take_over() {
     dies_twice(writes(), (1, 1));
     dies_twice(flushes(), (7, 1));
+}
+
+/// What the manifest names is in use after a take-over; what the dead owner had taken besides, a
+/// collection finds: blocks of a flush or a merge, and tables of jobs that it has not learned of.
+#[test]
+fn what_a_dead_owner_had_taken_is_found() {
+    let (blocks, made) = lost(flushes(), 20..400, 3);
+    assert!(blocks > 0 && made > 0, "{blocks} bytes of blocks, {made} of jobs");
+    let at_the_owner = script("flushes, merges at the owner", Merging::Owner, much());
+    let (blocks, made) = lost(at_the_owner, 20..400, 29);
+    assert!(blocks > 0 && made == 0, "{blocks} bytes of blocks, {made} of jobs");
 }
 
 fn pool(compute_nodes: u16) -> PoolOptions {
@@ -109,31 +120,6 @@ fn long_values_go_between_nodes() {
     }
 }
 
-/// MemTables have half of a node's budget, whatever the options say; indexes, filters and buffers
-/// count, too.
-#[test]
-fn memtables_are_within_half_of_the_budget() {
-    const BUDGET: u64 = 1 << 20;
-    let (key, value) = (|n: u64| Keys::Hashed24.key(n % 4_000), [7; 400]);
-    let pool = PoolOptions { memory_bytes_per_node: 64 << 20, ..pool(1) };
-    let cluster = TestCluster::new(&pool, BUDGET, Options::sound()).expect("an index");
-    let node: std::sync::Arc<DlsmNode> = cluster.nodes[0].typed();
-    let mut c = cluster.client(0).expect("attach");
-    let mut most = 0;
-    for n in 0..8_000 {
-        c.write(&key(n), Write::Put(&value)).expect("put");
-        most = most.max(node.memory().memtable_bytes);
-    }
-    // A table of 128 KiB ends with the pair that is over them.
-    assert!((BUDGET / 4..=BUDGET / 2 + 4 * 2_000).contains(&most), "{most}");
-    c.maintain().expect("maintain");
-    let memory = node.memory();
-    // An index record has 42 bytes, a filter 10 bits a key.
-    assert!((42 * 3_500..42 * 8_000).contains(&memory.index_bytes), "{memory:?}");
-    assert!((4_400..20_000).contains(&memory.filter_bytes), "{memory:?}");
-    assert_eq!(cluster.nodes[0].cache_stats().used_bytes, memory.all());
-}
-
 #[test]
 fn what_the_options_exclude_is_named() {
     let sound = Options::sound;
@@ -157,6 +143,12 @@ fn what_the_options_exclude_is_named() {
     e.expect("room for four MemTables of 4 KiB");
     let e = TestCluster::new(&pool(1), 31 << 10, sound()).map(drop).expect_err("no room");
     assert!(e.to_string().contains("has no room in its half for 4 MemTables"), "{e}");
+    let two = TestCluster::new(&pool(1), 1 << 20, Options { owners: 2, ..sound() }).expect("it");
+    let batch: [(&[u8], Option<&[u8]>); 2] = [(b"a", Some(b"1")), (b"z", Some(b"2"))];
+    let mut of_two = two.client(0).expect("attach");
+    let e = of_two.write_batch(&batch).expect_err("two logs have no common record");
+    assert!(e.to_string().contains("2 ranges have no atomic batches: create the index"), "{e}");
+    assert_eq!(of_two.get(b"a").expect("get"), None);
     let e = c.take_snapshot().expect_err("there are none");
     assert!(
         e.kind() == ErrorKind::Unsupported && e.to_string().contains("any_node = false"),
