@@ -73,7 +73,7 @@ fn sound(name: &'static str, about: &'static str, options: Options) -> SystemSpe
 fn soon() -> [(&'static str, Soon); 3] {
     let soon = |node_faults, seeds, kind| Soon { node_faults, seeds, kind };
     [
-        ("AcknowledgeEarly", soon(NodeFaultSet::Crash, 10, "history")),
+        ("AcknowledgeEarly", soon(NodeFaultSet::Crash, 40, "history")),
         ("LogForgotten", soon(NodeFaultSet::Crash, 20, "history")),
         ("SegmentEarly", soon(NodeFaultSet::Crash, 80, "failed")),
     ]

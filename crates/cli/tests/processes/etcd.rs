@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::harness::{PATIENCE, Process, alone, compute, run, shell, within};
+use crate::harness::{PATIENCE, Process, compute, run, shell, within};
 use crate::linear::clients;
 
 /// Servers of one etcd cluster, with their data in a folder that goes with them.
@@ -185,7 +185,6 @@ fn a_pool_in_etcd_outlives_its_processes_and_restarts_of_etcd() {
 #[test]
 fn what_processes_see_is_linearizable_whatever_fails() {
     let Some(mut etcd) = Etcd::start(1) else { return };
-    let _machine = alone();
     let pool = etcd.pool();
     let _memory = memory(&pool);
     let second = Duration::from_secs(1);

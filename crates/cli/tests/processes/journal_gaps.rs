@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use crate::common::has;
-use crate::harness::{PATIENCE, Process, alone, compute, run, within};
+use crate::harness::{PATIENCE, Process, compute, run, within};
 use crate::journals::{Known, Servers, check, contents, journal_node, text, write};
 
 const GOES_ON: [&str; 2] = ["--on-journal-loss", "go-on"];
@@ -50,7 +50,6 @@ fn settled() {
 /// acknowledged write.
 #[test]
 fn a_part_with_a_gap_is_refilled_while_the_pool_is_used() {
-    let _alone = alone();
     let dir = tempfile::tempdir().expect("a directory");
     let at = |name: &str| dir.path().join(name);
     let (mut dirs, new) = ([at("j0"), at("j1")], at("new"));

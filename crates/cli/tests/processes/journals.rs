@@ -9,7 +9,7 @@ use dmtree::{ErrorKind, LoadOrder, Options, Pool};
 
 use crate::common::has;
 use crate::harness::{
-    PATIENCE, Process, alone, compute, compute_within, leases, run, serve, shell, within,
+    PATIENCE, Process, compute, compute_within, leases, run, serve, shell, within,
 };
 use crate::linear::PAUSE;
 
@@ -130,7 +130,6 @@ pub fn check(found: &BTreeMap<String, String>, known: &[Known]) {
 /// fenced; then all processes of the pool are killed, again and again.
 #[test]
 fn what_was_acknowledged_outlives_the_death_of_all_processes() {
-    let _alone = alone();
     let dir = tempfile::tempdir().expect("a directory");
     let dirs = [dir.path().join("j0"), dir.path().join("j1")];
     let dirs = [&*dirs[0], &*dirs[1]];

@@ -44,8 +44,9 @@ impl<'l> SortedKeys<'l> {
         order.sort(|i| sorted.key_in(i));
         sorted.order = order;
         debug_assert!(
-            (1..sorted.len()).all(|i| sorted.key(i - 1) < sorted.key(i)),
-            "a shared prefix"
+            (1..sorted.len()).all(|i| sorted.key(i - 1) <= sorted.key(i)),
+            "keys of leaf {} do not share the prefix of its fences",
+            leaf.addr
         );
         Ok(sorted)
     }
