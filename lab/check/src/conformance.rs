@@ -93,10 +93,10 @@ fn value_for(rng: &mut Rng, ops: OpSet) -> Vec<u8> {
 }
 
 /// One part in `DMTREE_STEPS_DIVISOR` of a long run, for fabrics with slow verbs. Without the
-/// variable: all of it, and a sixth of it in a debug build.
+/// variable: all of it, and a twelfth of it in a debug build.
 pub(crate) fn divided(n: u64) -> u64 {
     let divisor = std::env::var("DMTREE_STEPS_DIVISOR").ok().and_then(|d| d.parse().ok());
-    let usual = if cfg!(debug_assertions) { 6 } else { 1 };
+    let usual = if cfg!(debug_assertions) { 12 } else { 1 };
     n.div_ceil(divisor.unwrap_or(usual).max(1))
 }
 

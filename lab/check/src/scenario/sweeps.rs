@@ -20,7 +20,7 @@ pub struct Tally {
 
 /// Factor by which sweeps are sparser than the suites say, unless `DMTREE_CRASH_STEP` asks for all
 /// points. (No multiple of the three places.)
-const SPARSER: u64 = 32;
+const SPARSER: u64 = 64;
 
 /// The distance of the verbs of a sweep. `DMTREE_CRASH_STEP`: `full` is the suite's distance, a
 /// number is a number.
@@ -35,7 +35,7 @@ pub fn every(full: u64) -> u64 {
     }
 }
 
-/// Every thirty-second of several expensive items, unless `DMTREE_CRASH_STEP` is set.
+/// Every sixty-fourth of several expensive items, unless `DMTREE_CRASH_STEP` is set.
 pub fn some_of<T>(all: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
     let asked = std::env::var_os("DMTREE_CRASH_STEP").is_some();
     all.into_iter().step_by(if asked { 1 } else { SPARSER as usize })
@@ -107,7 +107,7 @@ pub fn double_crash(script: &Script, steps: (u64, u64)) -> Tally {
     let mut tally = Tally::default();
     // A sparser sweep leaves out crashes of both nodes.
     let (first_step, second_step) = match std::env::var_os("DMTREE_CRASH_STEP") {
-        None => (8 * steps.0, 8 * 5 * steps.1),
+        None => (16 * steps.0, 16 * 5 * steps.1),
         Some(full) if full == "full" => (steps.0, 5 * steps.1),
         Some(_) => (every(1).div_ceil(2) * steps.0, every(1) * steps.1),
     };
@@ -168,7 +168,7 @@ pub fn caught(script: &Script) -> Option<(u64, String)> {
 
 /// Mutants by their names, each enabled in a script with a point at which it shows, or in a script
 /// with a verb that shows it when it is late. Each has to be found. `DMTREE_MUTANTS=NAME,...` asks
-/// for these alone; otherwise every thirty-second crash script runs.
+/// for these alone; otherwise every sixty-fourth crash script runs.
 ///
 /// # Panics
 /// When one is not found.
