@@ -152,7 +152,7 @@ pub fn model(name: &str, keys: Keys, space: u64, steps: u64) -> Row {
     Row::of(name, move |site| {
         let test_cluster = site.cluster();
         // What is judged at the end takes a while to come about.
-        let weight = if site.row.then.is_some() { 3 } else { 1 };
+        let weight = if site.row.then.is_some() { 6 } else { 1 };
         let [space, steps] = [space, steps].map(|n| n.min(scaled(weight * n)));
         conformance::model(&test_cluster, site.seed, keys, space, steps);
         if let Some(then) = &site.row.then {
