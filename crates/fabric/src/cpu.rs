@@ -94,8 +94,8 @@ pub struct Numbering {
     pub step: u32,
 }
 
-/// The two lowest bits of a record's first word: 0 for a free record, whose checksum covers none of
-/// its bytes.
+/// The two lowest bits of a record's first word: 0 for a free record. The checksum of a free record
+/// covers none of its bytes.
 const STATE: u32 = 3;
 const LIVE: u32 = 1;
 

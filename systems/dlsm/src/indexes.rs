@@ -76,7 +76,7 @@ impl Indexes {
         }
     }
 
-    /// The next table whose index is to be READ.
+    /// The next table that gets its index back.
     pub(crate) fn wanted(&self) -> Option<Arc<Table>> {
         let mut wanted = locked(&self.wanted);
         std::iter::from_fn(|| wanted.pop_front()).find_map(|table| table.upgrade())

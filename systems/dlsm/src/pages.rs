@@ -1,4 +1,4 @@
-//! Pages of the index of a table, for a node whose budget has no room for all of it.
+//! Pages of the index of a table, where the budget of a node has no room for all of it.
 //!
 //! The index stays on the memory node as it lies there: a page is some of its records, about 4 KiB.
 //! In the place of the index a node has its *top*: of each page the first version, the place in the

@@ -100,7 +100,7 @@ pub(crate) enum Part {
 #[derive(Default)]
 struct Parts {
     index: Option<Arc<Index>>,
-    filter: Option<Arc<Bloom>>,
+    filter: Option<Bloom>,
     /// Bytes as they count.
     counted: u64,
 }
@@ -149,7 +149,6 @@ impl Table {
         garbage: Option<Arc<Garbage>>,
     ) -> Arc<Self> {
         let (smallest, largest) = (index.smallest().into(), index.largest[..].into());
-        let filter = filter.map(Arc::new);
         let parts = Parts { index: Some(Arc::new(index)), filter, counted: 0 };
         Arc::new(Self {
             meta,
@@ -258,7 +257,7 @@ impl Table {
     /// As [`Table::whole`].
     pub(crate) async fn bring_back(&self, fetch: &impl Fetch) -> Result<()> {
         let index = Arc::new(self.read_index(fetch).await?);
-        let filter = Arc::new(Bloom::decode(section(fetch, &self.meta.filter).await?)?);
+        let filter = Bloom::decode(section(fetch, &self.meta.filter).await?)?;
         self.was_used.store(true, Ordering::Relaxed);
         let mut parts = locked(&self.parts);
         (parts.index, parts.filter) = (Some(index), Some(filter));
@@ -362,8 +361,7 @@ impl Table {
 
     /// Whether the filter may have a key.
     pub(crate) fn may_have(&self, hash: u64) -> bool {
-        let filter = locked(&self.parts).filter.clone();
-        filter.is_none_or(|filter| filter.may_have(hash))
+        locked(&self.parts).filter.as_ref().is_none_or(|filter| filter.may_have(hash))
     }
 }
 

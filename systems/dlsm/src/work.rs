@@ -166,7 +166,7 @@ impl Dlsm {
         }
     }
 
-    /// READs the index of a table whose pages have cost as much; whether there was one.
+    /// READs the index of a table when its pages have cost as much; whether there was one.
     async fn bring_back(&self) -> Result<bool> {
         let Some(table) = self.node.indexes.wanted() else { return Ok(false) };
         let _in_use = InUse(&self.ep, &table);

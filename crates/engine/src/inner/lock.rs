@@ -187,9 +187,15 @@ impl InnerLocks<'_> {
 
     /// A chain has written a node and unlocked it.
     pub(crate) async fn written(self, n: LockedInner) -> Result<()> {
+        let addr = n.addr;
+        let node = self.unlocked(n);
+        Router(self.0).cache_node(addr, &node).await.map(|_| ())
+    }
+
+    /// The node, which a chain has unlocked.
+    pub(crate) fn unlocked(self, n: LockedInner) -> InnerNode<Buf> {
         self.0.op.let_go(n.tag);
-        drop(n.fifo_guard);
-        Router(self.0).cache_node(n.addr, &n.node).await.map(|_| ())
+        n.node
     }
 
     /// As [`InnerLocks::lock_at`], but gives up at once when another client has the lock, or

@@ -80,12 +80,10 @@ impl Records<'_> {
             c.ep.cas(n.word(&g), n.tag.0, 0).await?;
             return InnerLocks(c).written(n).await;
         }
-        c.ep.step(Step::Structure);
-        c.check_lease()?;
-        c.ep.chain((write, cas(n.word(&g), n.tag.0, 0))).await?;
-        c.op.let_go(n.tag);
-        drop(n.fifo_guard);
-        Router(c).cache_added((n.addr, n.level), &n.node, (low, child)).await
+        self.execute((write, cas(n.word(&g), n.tag.0, 0))).await?;
+        let (addr, level) = (n.addr, n.level);
+        let node = InnerLocks(c).unlocked(n);
+        Router(c).cache_added((addr, level), &node, (low, child)).await
     }
 
     /// Removes the record of a child (it is gone) from a locked node, and unlocks. The caller
@@ -119,10 +117,14 @@ impl Records<'_> {
 
     /// Executes a chain that changes records of a node and unlocks it.
     async fn change(self, n: LockedInner, list: impl Ordered) -> Result<()> {
+        self.execute(list).await?;
+        InnerLocks(self.0).written(n).await
+    }
+
+    async fn execute(self, list: impl Ordered) -> Result<()> {
         self.0.ep.step(Step::Structure);
         self.0.check_lease()?;
-        self.0.ep.chain(list).await?;
-        InnerLocks(self.0).written(n).await
+        self.0.ep.chain(list).await.map(|_| ())
     }
 
     /// Removes the record of a tombstone merged into its left neighbour, if the record is there.
