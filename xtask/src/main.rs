@@ -342,6 +342,9 @@ fn seeds(args: &[String]) -> Result<()> {
     for suite in engine.iter().chain(&systems) {
         execute(suite.command().env("DMTREE_SEEDS", &n).arg("interleaved"))?;
     }
+    for mutants in tests_named("mutants")? {
+        execute(mutants.command().env("DMTREE_STEPS_DIVISOR", WHOLE.1))?;
+    }
     execute(engine[0].command().env("DMTREE_SEEDS", &n).arg("adversarial"))
 }
 

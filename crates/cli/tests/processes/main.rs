@@ -3,6 +3,7 @@
 #![cfg(feature = "lab")]
 #![expect(clippy::disallowed_methods, reason = "real processes in real time")]
 
+mod addresses;
 mod checkpoint;
 #[path = "../common/mod.rs"]
 mod common;

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmtree_fabric::sync::locked;
 use dmtree_fabric::{Capabilities, Result};
-use dmtree_parts::peer::{NodeFaultSet, Setting};
+use dmtree_parts::peer::{NodeFaultSet, Setting, Soon};
 
 use super::{each, passes};
 use crate::checked::System;
+use crate::conformance::is_whole;
 use crate::exhaustive::Depth;
 
 /// Exploration depth: orders of one small case.
@@ -45,11 +46,21 @@ fn setting(node_faults: NodeFaultSet) -> Setting {
     Setting { node_faults, ..Setting::default() }
 }
 
+/// Most seeds for one mutant in a run that is not whole: mutants that need more are left out.
+const FEW: u64 = 100;
+
+/// The mutants of a system that [`found`] looks for.
+pub fn soon_found(subject: &System) -> impl Iterator<Item = (&'static str, Soon)> {
+    let most = if is_whole() { u64::MAX } else { FEW };
+    let all = subject.mutants.iter().filter_map(|m| Some((m.name, m.soon?)));
+    all.filter(move |(_, soon)| soon.seeds <= most)
+}
+
 /// Looks for the mutants of a system that few seeds find. Returns those that are not found, and
 /// the seeds that find something without a mutant.
 pub fn found(subject: &System) -> Result<Vec<String>> {
     let mut wrong = Vec::new();
-    for (mutant, soon) in subject.mutants.iter().filter_map(|m| Some((m.name, m.soon?))) {
+    for (mutant, soon) in soon_found(subject) {
         let setting = setting(soon.node_faults);
         for seed in 0..soon.seeds.min(3) {
             if let Some(f) = subject.finding(seed, &setting)? {

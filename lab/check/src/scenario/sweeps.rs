@@ -107,7 +107,7 @@ pub fn double_crash(script: &Script, steps: (u64, u64)) -> Tally {
     let mut tally = Tally::default();
     // A sparser sweep leaves out crashes of both nodes.
     let (first_step, second_step) = match std::env::var_os("DMTREE_CRASH_STEP") {
-        None => (16 * steps.0, 16 * 5 * steps.1),
+        None => (32 * steps.0, 32 * 5 * steps.1),
         Some(full) if full == "full" => (steps.0, 5 * steps.1),
         Some(_) => (every(1).div_ceil(2) * steps.0, every(1) * steps.1),
     };
@@ -166,9 +166,15 @@ pub fn caught(script: &Script) -> Option<(u64, String)> {
     None
 }
 
+/// How a mutant shows.
+enum Trial {
+    Crash(Script),
+    Delay(DelayScenario),
+}
+
 /// Mutants by their names, each enabled in a script with a point at which it shows, or in a script
 /// with a verb that shows it when it is late. Each has to be found. `DMTREE_MUTANTS=NAME,...` asks
-/// for these alone; otherwise every sixty-fourth crash script runs.
+/// for these alone; otherwise every sixty-fourth script runs.
 ///
 /// # Panics
 /// When one is not found.
@@ -181,13 +187,19 @@ pub fn find_mutants(
         Some(what) => eprintln!("{name} in {script}: {points} runs: {what}"),
         None => missed.push(format!("{name} in {script}")),
     };
-    for (name, script) in some_of(by_crash).filter(|(name, _)| is_asked_for(name)) {
-        let (points, found) = caught(&script).unzip();
-        judge(name, script.name, points.unwrap_or(0), found);
-    }
-    for (name, scenario) in by_delay.into_iter().filter(|(name, _)| is_asked_for(name)) {
-        let (runs, found) = delay_every_verb(&scenario, 2);
-        judge(name, scenario.script.name, runs, found);
+    let by_crash = by_crash.into_iter().map(|(name, script)| (name, Trial::Crash(script)));
+    let by_delay = by_delay.into_iter().map(|(name, late)| (name, Trial::Delay(late)));
+    for (name, trial) in some_of(by_crash.chain(by_delay)).filter(|(name, _)| is_asked_for(name)) {
+        match trial {
+            Trial::Crash(script) => {
+                let (points, found) = caught(&script).unzip();
+                judge(name, script.name, points.unwrap_or(0), found);
+            }
+            Trial::Delay(late) => {
+                let (runs, found) = delay_every_verb(&late, 2);
+                judge(name, late.script.name, runs, found);
+            }
+        }
     }
     assert!(missed.is_empty(), "{missed:?}");
 }
