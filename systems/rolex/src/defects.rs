@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::options::Options;
 
 /// Lines are whole, and a failing compare-and-swap writes nothing.
-pub(crate) const NEEDED: Capabilities =
+const NEEDED: Capabilities =
     Capabilities { line_atomic: true, cas_fail_is_readonly: true, ..NOTHING };
 
 pub(crate) fn defects(system: &str) -> Vec<Defect> {

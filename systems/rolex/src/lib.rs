@@ -16,8 +16,6 @@ mod form;
 mod format;
 mod hop;
 mod index;
-#[cfg(test)]
-mod late;
 mod leaf;
 mod load;
 mod node;

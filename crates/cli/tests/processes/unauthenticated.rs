@@ -3,7 +3,7 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::harness::{PATIENCE, Process, compute, found, memnode, within};
+use crate::harness::{PATIENCE, Process, compute, memnode, within};
 
 /// The addresses at which a process listens, as the system lists them.
 fn listens(p: &Process) -> Vec<String> {

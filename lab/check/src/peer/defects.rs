@@ -62,7 +62,7 @@ pub fn found(subjects: &[System]) -> Vec<String> {
             return Err(format!("{}: no seed of {:?} shows it", defect.name, defect.seeds));
         }
         let Some(repaired) = defect.repaired() else { return Ok(()) };
-        for seed in defect.clean.clone() {
+        for seed in seeds(defect.clean.start, defect.clean.end - defect.clean.start) {
             let finding = run(seed, &repaired)?;
             if let Some(f) = finding.filter(|f| !defect.beside.contains(&f.kind())) {
                 return Err(format!("{}, repaired: seed {seed}: {f}", defect.name));

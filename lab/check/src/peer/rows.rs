@@ -369,10 +369,11 @@ pub fn apart(peer: &Peer) -> Vec<String> {
 pub fn counts(test_cluster: &TestCluster) -> Vec<Snapshot> {
     let mut c = test_cluster.client(0).expect("a member");
     let long = vec![7; if test_cluster.ops().any_length { 300 } else { 8 }];
-    let keys: Vec<Vec<u8>> = (0..3_000u64).map(|i| Keys::Hashed24.key(i)).collect();
+    let n = scaled(7_200).min(3_000) as usize;
+    let keys: Vec<Vec<u8>> = (0..n as u64).map(|i| Keys::Hashed24.key(i)).collect();
     let mut rounds = Vec::new();
-    c.foretell(keys[1_500..].iter().cloned()).expect("foretell");
-    let pairs = keys[..1_500].iter().map(|k| (k.clone(), vec![6; 8])).collect();
+    c.foretell(keys[n / 2..].iter().cloned()).expect("foretell");
+    let pairs = keys[..n / 2].iter().map(|k| (k.clone(), vec![6; 8])).collect();
     c.load(pairs, false, 0.7).expect("load");
     rounds.push(c.take_counts());
     let mut all = |keys: &[Vec<u8>], op: &mut dyn FnMut(&mut Client, &[u8])| {
@@ -380,12 +381,12 @@ pub fn counts(test_cluster: &TestCluster) -> Vec<Snapshot> {
         rounds.push(c.take_counts());
     };
     let write = |c: &mut Client, k: &[u8], w| _ = c.write(k, w).expect("room");
-    all(&keys[1_000..2_000], &mut |c, k| write(c, k, Write::Put(b"12345678")));
+    all(&keys[n / 3..2 * n / 3], &mut |c, k| write(c, k, Write::Put(b"12345678")));
     all(&keys, &mut |c, k| _ = c.get(k).expect("works"));
-    all(&keys[..1_000], &mut |c, k| write(c, k, Write::Update(b"87654321")));
-    all(&keys[2_000..], &mut |c, k| write(c, k, Write::Insert(&long)));
+    all(&keys[..n / 3], &mut |c, k| write(c, k, Write::Update(b"87654321")));
+    all(&keys[2 * n / 3..], &mut |c, k| write(c, k, Write::Insert(&long)));
     if test_cluster.ops().delete {
-        all(&keys[..500], &mut |c, k| write(c, k, Write::Delete));
+        all(&keys[..n / 6], &mut |c, k| write(c, k, Write::Delete));
     }
     let mut page = Page::new();
     all(&keys[..100], &mut |c, k| {

@@ -2,6 +2,7 @@
 
 mod crash;
 mod input;
+mod late;
 mod published;
 mod sound;
 

@@ -8,7 +8,7 @@ use dmtree_rolex::Options;
 use serde_json::json;
 
 /// Lines are whole, and a failing compare-and-swap writes nothing.
-const NEEDED: Capabilities = Capabilities { line_atomic: true, ..READONLY };
+pub const NEEDED: Capabilities = Capabilities { line_atomic: true, ..READONLY };
 
 pub fn peer() -> Peer {
     let mut peer = Peer::of(dmtree_rolex::systems().into_iter().filter(|s| s.published));

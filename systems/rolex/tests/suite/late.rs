@@ -4,8 +4,9 @@
 use dmtree_check::scenario::delay::{DelayScenario, delay_every_verb};
 use dmtree_check::scenario::{Op, Script, key};
 
-use crate::defects::NEEDED;
-use crate::options::Options;
+use dmtree_rolex::Options;
+
+use crate::published::NEEDED;
 
 /// The pieces of a READ lie sixteen WRITEs of a leaf apart: four bits of version are the old ones.
 #[test]
