@@ -290,7 +290,6 @@ fn run(plan: &Plan) -> Result<Reached, String> {
     }
 }
 
-
 /// What the runs of one place and level have reached.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {

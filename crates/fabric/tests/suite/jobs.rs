@@ -1,12 +1,10 @@
 //! Jobs: what they may rely on, on every transport without hardware.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use common::fabrics::{CN1, LOSSY, adversarial, apart, local, sim};
-use common::{CN, MN, at, endpoint, fails, fetch, on};
+use crate::common::fabrics::{CN1, LOSSY, adversarial, apart, local, sim};
+use crate::common::{CN, MN, at, endpoint, fails, fetch, on};
 use dmtree_fabric::sim::{CrashPoint, FabricFaults, How, Laxity, Place, SimFabric};
 use dmtree_fabric::{
     Endpoint, Error, ErrorKind, Fabric, GlobalAddr, JobNumber, MAX_JOBS, MAX_RESULT_BYTES,

@@ -1,11 +1,9 @@
 //! Schedules of the adversarial mode in place of drawn times: priorities, and exhaustive search.
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::at;
+use crate::common::at;
 use dmtree_fabric::sim::{FabricFaults, Order, SimFabric, next_choices};
 use dmtree_fabric::{Capabilities, Core, Endpoint, Fabric, Fifo, NodeId, Worker};
 

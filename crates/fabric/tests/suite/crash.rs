@@ -1,14 +1,12 @@
 //! Crashes on the adversarial fabric, verb by verb.
 
-mod common;
-
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use common::{MN, at, fails};
+use crate::common::{MN, at, fails};
 use dmtree_fabric::sim::{
     CrashPoint, FabricFaults, How, LONGEST_ZOMBIE_NS, Place, RETRANSMISSION_NS, SimFabric,
 };

@@ -1,12 +1,10 @@
 //! The contract, verb by verb, on the in-process fabric.
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use common::{CN, MN, at, endpoint, fails, on};
+use crate::common::{self, CN, MN, at, endpoint, fails, on};
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
 use dmtree_fabric::verb::{cas, faa, read, write, write_word};
 use dmtree_fabric::{

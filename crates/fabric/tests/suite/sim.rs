@@ -1,12 +1,10 @@
 //! The simulated fabric: its timing against formulas, its contract, its determinism.
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::task::Poll;
 
-use common::{at, fails};
+use crate::common::{at, fails};
 use dmtree_fabric::sim::{Profile, SimFabric};
 use dmtree_fabric::verb::{VerbVec, cas, fenced, read, write, write_word};
 use dmtree_fabric::{

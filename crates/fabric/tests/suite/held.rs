@@ -1,14 +1,12 @@
 //! Calls to services that wait, in virtual time: the reply of each is held back until its handler
 //! has ended.
 
-mod common;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use common::fabrics::{CN1, LOSSY, adversarial, sim};
-use common::{CN, MN};
+use crate::common::fabrics::{CN1, LOSSY, adversarial, sim};
+use crate::common::{CN, MN};
 use dmtree_fabric::sim::{How, SimFabric};
 use dmtree_fabric::{
     Core, Effect, Endpoint, Error, ErrorKind, Fabric, Fifo, NodeId, Result, Service, ServiceId,

@@ -1,13 +1,11 @@
 //! Calls to data services: what they may rely on, on every transport without hardware.
 
-mod common;
-
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Barrier};
 
-use common::fabrics::{CN1, LOSSY, adversarial, apart, local, sim};
-use common::{CN, MN, at, endpoint, fails, fetch, on};
+use crate::common::fabrics::{CN1, LOSSY, adversarial, apart, local, sim};
+use crate::common::{CN, MN, at, endpoint, fails, fetch, on};
 use dmtree_fabric::sim::{FabricFaults, Laxity, SimFabric};
 use dmtree_fabric::{
     Core, Endpoint, Error, ErrorKind, Fabric, Fifo, MAX_RPC_BYTES, NodeId, Result, Service,
