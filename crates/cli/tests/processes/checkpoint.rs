@@ -9,7 +9,7 @@ use crate::common::has;
 use crate::harness::{Process, found, run};
 
 const INDEXES: [&str; 3] = ["a", "b", "c"];
-const PAIRS: usize = 12_000;
+const PAIRS: usize = 25_000;
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("plain")
@@ -78,12 +78,12 @@ fn a_durable_pool_goes_to_files_and_into_other_pools() {
         "--durable",
         text(&small),
         "--memory-bytes",
-        "2MiB",
+        "4MiB",
         "--from",
         text(&files),
     ]);
     assert_eq!(status, Some(2), "{out}");
-    has(&out, &["2 MiB", "give it about"]);
+    has(&out, &["4 MiB", "give it about"]);
     let (status, out) = run(&["restore", "--durable", text(&small), "--from", text(&at("none"))]);
     assert_eq!(status, Some(2), "{out}");
     has(&out, &["no MANIFEST.json"]);
