@@ -363,7 +363,7 @@ fn dropped_indexes_give_their_memory_back() {
     let pool = Pool::embedded().compute_nodes(2).memory("64MiB").open().expect("a pool");
     let used = |pool: &Pool| pool.stats().expect("stats").memory_nodes[0].used_bytes;
     let mut first = None;
-    for round in 0..100u32 {
+    for round in 0..20u32 {
         let index = pool.create("t", Options::default()).expect("room for another index");
         let pair = |n: u32| (n.to_be_bytes().to_vec(), vec![round as u8; 100]);
         index.load((0..5_000).map(pair), LoadOrder::Sorted).expect("room for its pairs");

@@ -105,8 +105,10 @@ fn a_damaged_file_is_refused_whole() {
         let bytes = fs::read(&path).expect("read");
         let damaged = dir.path().join(format!("damaged.{format}"));
         let empty = index(&pool, &format!("empty {format}"), &Pairs::new());
+        // A Parquet file takes long to open: every third byte.
+        let step = if format == "parquet" { 3 } else { 1 };
         // The end of the last line is no part of it.
-        for cut in 0..bytes.len() - 1 {
+        for cut in (0..bytes.len() - 1).step_by(step) {
             fs::write(&damaged, &bytes[..cut]).expect("written");
             match empty.import(&[&damaged]) {
                 // A file of nothing has no pairs and no first line.
@@ -115,7 +117,7 @@ fn a_damaged_file_is_refused_whole() {
             }
             assert!(contents(&empty).is_empty(), "cut at {cut}");
         }
-        for at in 0..bytes.len() {
+        for at in (0..bytes.len()).step_by(step) {
             let mut changed = bytes.clone();
             changed[at] ^= 0x41;
             fs::write(&damaged, &changed).expect("written");

@@ -157,12 +157,12 @@ pub struct Defect {
 }
 
 impl Defect {
-    /// A defect that some seed around this one shows, as a wrong history or as a failed operation.
+    /// A defect that this seed, or one of the next, shows, as a wrong history or as a failed operation.
     pub fn new(name: &'static str, setting: Setting, seed: u64, repair: Repair) -> Self {
         Self {
             name,
             setting,
-            seeds: seed.saturating_sub(10)..seed + 20,
+            seeds: seed..seed + 30,
             found: &["history", "failed"],
             beside: &[],
             says: "",
