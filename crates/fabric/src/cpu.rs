@@ -65,16 +65,22 @@ pub fn crc32c_matches(first: u64, low: u32, records: Records<'_>) -> u32 {
         // SAFETY: the processor has the instructions.
         return unsafe { x86::crc32c_matches(first, low, records) };
     }
-    matches(low, records, |second, covered| portable_crc32c([first, second], covered))
+    let sum = |second, covered: &[u8]| portable_crc32c([first, second], covered);
+    matches((low, records.from), covered, bytes.chunks_exact(len), sum)
 }
 
 /// `sum`: the checksum of the second word and the covered bytes.
 #[inline(always)]
-fn matches(low: u32, records: Records<'_>, sum: impl Fn(u64, &[u8]) -> u32) -> u32 {
-    let (mut found, mut second) = (0, records.from as u64 | u64::from(low) << 32);
-    for (i, record) in records.bytes.chunks_exact(records.len).enumerate() {
+fn matches<'a>(
+    (low, from): (u32, usize),
+    covered: usize,
+    records: impl Iterator<Item = &'a [u8]>,
+    sum: impl Fn(u64, &[u8]) -> u32,
+) -> u32 {
+    let (mut found, mut second) = (0, from as u64 | u64::from(low) << 32);
+    for (i, record) in records.enumerate() {
         second += 1;
-        let sum = sum(second, &record[8..8 + records.covered]);
+        let sum = sum(second, &record[8..8 + covered]);
         let word = u64::from_le_bytes(*record.first_chunk().expect("a record has a first word"));
         found |= u32::from(word == u64::from(sum) << 32 | u64::from(low)) << i;
     }
@@ -92,12 +98,10 @@ pub struct Numbering {
     pub second: u32,
     /// What tells one record from the next.
     pub step: u32,
+    /// The bits of the low half that tell the state. A record without any of them is free: its
+    /// checksum covers none of its bytes.
+    pub state: u32,
 }
-
-/// The two lowest bits of a record's first word: 0 for a free record. The checksum of a free record
-/// covers none of its bytes.
-const STATE: u32 = 3;
-const LIVE: u32 = 1;
 
 /// Which of at most 32 records have their checksum in the high half of their first word: bit `i` is
 /// that of the record at place `i`.
@@ -111,17 +115,24 @@ pub fn crc32c_whole(numbering: Numbering, records: Records<'_>) -> u32 {
         return unsafe { x86::crc32c_whole(numbering, records) };
     }
     let first = numbering.first;
-    whole(numbering, records, |second, covered| portable_crc32c([first, second], covered))
+    let sum = |second, covered: &[u8]| portable_crc32c([first, second], covered);
+    whole(numbering, covered, bytes.chunks_exact(len), sum)
 }
 
 /// `sum`: the checksum of the second word and the covered bytes.
 #[inline(always)]
-fn whole(numbering: Numbering, records: Records<'_>, sum: impl Fn(u64, &[u8]) -> u32) -> u32 {
+fn whole<'a>(
+    numbering: Numbering,
+    covered: usize,
+    records: impl Iterator<Item = &'a [u8]>,
+    sum: impl Fn(u64, &[u8]) -> u32,
+) -> u32 {
     let (mut found, mut second) = (0, numbering.second);
-    for (i, record) in records.bytes.chunks_exact(records.len).enumerate() {
+    for (i, record) in records.enumerate() {
         let word = u64::from_le_bytes(*record.first_chunk().expect("a record has a first word"));
         let low = word as u32;
-        let covered = if low & STATE == 0 { &[][..] } else { &record[8..8 + records.covered] };
+        let is_free = low & numbering.state == 0;
+        let covered = if is_free { &[][..] } else { &record[8..8 + covered] };
         let sum = sum(u64::from(second) | u64::from(low) << 32, covered);
         found |= u32::from(sum == (word >> 32) as u32) << i;
         second = second.wrapping_add(numbering.step);
@@ -142,10 +153,14 @@ pub struct Seal {
     pub low: u32,
     /// The bits of its own that the low half of a live record has beside these.
     pub kept: u32,
+    /// The state of a record that goes on.
+    pub live: u32,
+    /// The state of a record that stays as it is.
+    pub fixed: u32,
 }
 
-/// Seals records one behind the other anew: live ones (state 1) go on, those with state 3 stay as
-/// they are, and the others are free.
+/// Seals records one behind the other anew: live ones go on, fixed ones stay as they are, and the
+/// others are free.
 #[inline]
 pub fn crc32c_seal(seal: Seal, records: &mut [u8]) {
     assert!(8 + seal.covered <= seal.len, "records that cover their bytes");
@@ -155,19 +170,25 @@ pub fn crc32c_seal(seal: Seal, records: &mut [u8]) {
         return unsafe { x86::crc32c_seal(seal, records) };
     }
     let first = seal.numbering.first;
-    seal_each(seal, records, |second, covered| portable_crc32c([first, second], covered));
+    let sum = |second, covered: &[u8]| portable_crc32c([first, second], covered);
+    seal_each(seal, seal.covered, records.chunks_exact_mut(seal.len), sum);
 }
 
 /// `sum`: the checksum of the second word and the covered bytes.
 #[inline(always)]
-fn seal_each(seal: Seal, records: &mut [u8], sum: impl Fn(u64, &[u8]) -> u32) {
+fn seal_each<'a>(
+    seal: Seal,
+    covered: usize,
+    records: impl Iterator<Item = &'a mut [u8]>,
+    sum: impl Fn(u64, &[u8]) -> u32,
+) {
     let mut second = seal.numbering.second;
-    for record in records.chunks_exact_mut(seal.len) {
+    for record in records {
         let (word, rest) = record.split_first_chunk_mut::<8>().expect("a first word");
         let was = u64::from_le_bytes(*word) as u32;
-        let sealed = match was & STATE {
-            LIVE => Some((was & seal.kept | seal.low, &rest[..seal.covered])),
-            STATE => None,
+        let sealed = match was & seal.numbering.state {
+            state if state == seal.live => Some((was & seal.kept | seal.low, &rest[..covered])),
+            state if state == seal.fixed => None,
             _ => Some((seal.low, &[][..])),
         };
         if let Some((low, covered)) = sealed {
@@ -193,13 +214,10 @@ pub fn lower_bound(lines: &[[i32; 16]], bound: i32) -> usize {
         from += if is_above { lower.len() } else { 0 };
         rest = if is_above { upper } else { lower };
     }
-    for line in rest {
-        if line[15] >= bound {
-            return from * 16 + below(line, bound);
-        }
-        from += 1;
+    match rest.iter().position(|line| line[15] >= bound) {
+        Some(i) => (from + i) * 16 + below(&rest[i], bound),
+        None => (from + rest.len()) * 16,
     }
-    from * 16
 }
 
 /// How many of 16 ascending words are below a bound.
@@ -258,9 +276,9 @@ fn portable_equal_bytes(words: [u64; 4], byte: u8) -> u32 {
 #[inline]
 pub(crate) fn prefetch_at(at: usize, bytes: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    for line in (at & !63..at.saturating_add(bytes)).step_by(64) {
+    for line in 0..(at % 64 + bytes).div_ceil(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let at = std::ptr::without_provenance(line);
+        let at = std::ptr::without_provenance((at & !63).wrapping_add(line * 64));
         // SAFETY: the instruction never faults and changes nothing but the cache.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at) };
     }
@@ -284,7 +302,14 @@ mod x86 {
 
     #[target_feature(enable = "sse4.2")]
     pub(super) fn crc32c(head: [u64; 2], bytes: &[u8]) -> u32 {
-        behind(_mm_crc32_u64(u64::from(u32::MAX), head[0]), head[1], bytes)
+        let begun = _mm_crc32_u64(u64::from(u32::MAX), head[0]);
+        // The areas of an entry, and what a table and a header of a published index have.
+        match bytes.len() {
+            32 => usual::<4>(begun, head[1], bytes),
+            48 => usual::<6>(begun, head[1], bytes),
+            56 => usual::<7>(begun, head[1], bytes),
+            _ => behind(begun, head[1], bytes),
+        }
     }
 
     #[target_feature(enable = "sse4.2")]
@@ -326,49 +351,46 @@ mod x86 {
         Some(!sum)
     }
 
+    // The records of a published index, an entry and a record of an inner node: with their lengths
+    // known, nothing of them is checked twice, and no loop goes over their words.
+
     #[target_feature(enable = "sse4.2")]
     pub(super) fn crc32c_matches(first: u64, low: u32, records: super::Records<'_>) -> u32 {
         let begun = _mm_crc32_u64(u64::from(u32::MAX), first);
-        // An entry of a published index covers four words: a loop for them costs more than they do.
-        match records.covered {
-            32 => {
-                super::matches(low, records, |second, covered| match covered.as_chunks::<8>().0 {
-                    [a, b, c, d] => {
-                        let mut sum = _mm_crc32_u64(begun, second);
-                        for word in [a, b, c, d] {
-                            sum = _mm_crc32_u64(sum, u64::from_le_bytes(*word));
-                        }
-                        !(sum as u32)
-                    }
-                    _ => behind(begun, second, covered),
-                })
-            }
-            _ => super::matches(low, records, |second, covered| behind(begun, second, covered)),
+        let super::Records { bytes, len, covered, from } = records;
+        if (len, covered) == (40, 32) {
+            let entries = bytes.as_chunks::<40>().0.iter().map(<[u8; 40]>::as_slice);
+            let sum = |second, covered: &[u8]| usual::<4>(begun, second, covered);
+            return super::matches((low, from), 32, entries, sum);
         }
+        let sum = |second, covered: &[u8]| behind(begun, second, covered);
+        super::matches((low, from), covered, bytes.chunks_exact(len), sum)
     }
 
     #[target_feature(enable = "sse4.2")]
     pub(super) fn crc32c_whole(numbering: super::Numbering, records: super::Records<'_>) -> u32 {
         let begun = _mm_crc32_u64(u64::from(u32::MAX), numbering.first);
-        // The records of a published index: an inner node's.
-        match records.covered {
-            40 => super::whole(numbering, records, |second, covered| {
-                usual::<5>(begun, second, covered)
-            }),
-            _ => super::whole(numbering, records, |second, covered| behind(begun, second, covered)),
+        let super::Records { bytes, len, covered, .. } = records;
+        if (len, covered) == (48, 40) {
+            let records = bytes.as_chunks::<48>().0.iter().map(<[u8; 48]>::as_slice);
+            let sum = |second, covered: &[u8]| usual::<5>(begun, second, covered);
+            return super::whole(numbering, 40, records, sum);
         }
+        let sum = |second, covered: &[u8]| behind(begun, second, covered);
+        super::whole(numbering, covered, bytes.chunks_exact(len), sum)
     }
 
     #[target_feature(enable = "sse4.2")]
     pub(super) fn crc32c_seal(seal: super::Seal, records: &mut [u8]) {
         let begun = _mm_crc32_u64(u64::from(u32::MAX), seal.numbering.first);
-        // The entries of a published index.
-        match seal.covered {
-            32 => super::seal_each(seal, records, |second, covered| {
-                usual::<4>(begun, second, covered)
-            }),
-            _ => super::seal_each(seal, records, |second, covered| behind(begun, second, covered)),
+        if (seal.len, seal.covered) == (40, 32) {
+            let entries = records.as_chunks_mut::<40>().0;
+            let entries = entries.iter_mut().map(<[u8; 40]>::as_mut_slice);
+            let sum = |second, covered: &[u8]| usual::<4>(begun, second, covered);
+            return super::seal_each(seal, 32, entries, sum);
         }
+        let sum = |second, covered: &[u8]| behind(begun, second, covered);
+        super::seal_each(seal, seal.covered, records.chunks_exact_mut(seal.len), sum);
     }
 
     /// [`behind`] of so many words, or of none: a loop for them costs more than they do.
@@ -469,7 +491,7 @@ mod tests {
             let records = Records { bytes: &bytes, len, covered, from };
             prop_assert_eq!(crc32c_matches(first, low, records), wanted);
             prop_assert_eq!(
-                matches(low, records, |second, bytes| portable_crc32c([first, second], bytes)),
+                matches((low, from), covered, bytes.chunks_exact(len), |second, bytes| portable_crc32c([first, second], bytes)),
                 wanted
             );
             prop_assert_eq!(crc32c_matches(first, low ^ 2, records), 0);
@@ -479,19 +501,20 @@ mod tests {
         #[test]
         fn sealed_records_are_whole(first: u64, second: u32, step: u32, low: u32, covered in 0usize..50, torn in 0usize..12, bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             let (len, low) = (covered + 8 + covered % 3, low & !0x3f);
-            let numbering = Numbering { first, second, step };
-            let seal = Seal { numbering, len, covered, low, kept: 0x3d };
+            let (state, is_live) = (3, 1);
+            let numbering = Numbering { first, second, step, state };
+            let seal = Seal { numbering, len, covered, low, kept: 0x3d, live: is_live, fixed: 3 };
             let mut sealed = bytes;
             sealed.truncate(sealed.len() / len % 33 * len);
             let mut portable = sealed.clone();
-            let state = |record: &[u8]| u32::from(record[0]) & STATE;
-            let staged: u32 = sealed.chunks_exact(len).enumerate().map(|(i, r)| u32::from(state(r) == STATE) << i).sum();
+            let state = |record: &[u8]| u32::from(record[0]) & state;
+            let staged: u32 = sealed.chunks_exact(len).enumerate().map(|(i, r)| u32::from(state(r) == 3) << i).sum();
             crc32c_seal(seal, &mut sealed);
-            seal_each(seal, &mut portable, |second, covered| portable_crc32c([first, second], covered));
+            seal_each(seal, covered, portable.chunks_exact_mut(len), |second, covered| portable_crc32c([first, second], covered));
             prop_assert_eq!(&sealed, &portable);
             let count = sealed.len() / len;
             let wanted = (((1u64 << count) - 1) as u32) & !staged;
-            let live: Vec<_> = sealed.chunks_exact(len).map(|r| state(r) == LIVE).collect();
+            let live: Vec<_> = sealed.chunks_exact(len).map(|r| state(r) == is_live).collect();
             if let Some(torn) = (torn < count).then_some(torn * len) {
                 sealed[torn + len - 1 - (len - 8 - covered)] ^= u8::from(covered > 0);
             }
@@ -500,7 +523,7 @@ mod tests {
             let wanted = wanted & !(u32::from(is_torn) << (torn % 32));
             let found = crc32c_whole(numbering, records);
             prop_assert_eq!(found & !staged, wanted);
-            let portable = whole(numbering, records, |second, covered| portable_crc32c([first, second], covered));
+            let portable = whole(numbering, covered, sealed.chunks_exact(len), |second, covered| portable_crc32c([first, second], covered));
             prop_assert_eq!(found, portable);
         }
 

@@ -18,9 +18,10 @@ use crate::direct::{DirectMemory, Executing};
 use crate::endpoint::{Endpoint, OpScope};
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::local::LocalTransport;
+use crate::local::{Connected, LocalTransport};
 use crate::sampled::Sampled;
 use crate::scope::{OpKind, OpOutcome};
+use crate::slab::Slab;
 use crate::transport::Opcode;
 
 /// An operation that executes on the calling thread, made by [`Endpoint::begin_direct`]. Dropped
@@ -28,7 +29,8 @@ use crate::transport::Opcode;
 /// at most. Begun inside of another operation, it is a part of that one.
 pub struct DirectOp<'e> {
     ep: &'e Endpoint,
-    executing: Executing<'e, LocalTransport>,
+    _executing: Executing<'e, LocalTransport>,
+    connected: Connected<'e>,
     kind: OpKind,
     is_part: bool,
     cost: DirectCost,
@@ -42,8 +44,9 @@ impl<'e> DirectOp<'e> {
         memory: &'e LocalTransport,
         (kind, is_part): (OpKind, bool),
     ) -> Self {
-        let (executing, cost) = (Executing::begin(memory), DirectCost::default());
-        Self { ep, executing, kind, is_part, cost, is_counted: false }
+        let (_executing, cost) = (Executing::begin(memory), DirectCost::default());
+        let connected = Connected::new(memory);
+        Self { ep, _executing, connected, kind, is_part, cost, is_counted: false }
     }
 
     #[inline]
@@ -70,8 +73,9 @@ impl<'e> DirectOp<'e> {
         node: NodeId,
         verbs: impl FnOnce(&mut DirectVerbs<'_>) -> Result<T>,
     ) -> Result<T> {
-        let Self { executing, cost, .. } = self;
-        executing.memory().reach(node, |host| verbs(&mut DirectVerbs { host, cost }))
+        let Self { ep, connected, cost, .. } = self;
+        let host = connected.reach(node)?;
+        verbs(&mut DirectVerbs { node, host, slab: ep.core().slab(), cost })
     }
 
     /// A list that is not awaited; false when it has failed. As with a posted one, its error is
@@ -89,60 +93,63 @@ impl<'e> DirectOp<'e> {
     }
 
     /// A hint that a READ of these bytes comes soon.
-    #[inline]
+    #[inline(always)]
     pub fn prefetch(&self, at: GlobalAddr, len: usize) {
-        self.executing.memory().prefetch(at, len as u32);
+        if let Some(host) = self.connected.known(at.node()) {
+            host.prefetch(at, len as u32);
+        }
     }
 
     /// READ of bytes.
     ///
     /// # Errors
     /// As a posted verb.
-    #[inline]
+    #[inline(always)]
     pub fn read(&mut self, at: GlobalAddr, out: &mut [u8]) -> Result<()> {
         self.cost.verb(Opcode::Read, at.node(), out.len());
-        self.executing.memory().read(at, out)
-    }
-
-    /// READ of bytes that have to be validated, into a buffer of the slab.
-    ///
-    /// # Errors
-    /// As a posted verb.
-    #[inline]
-    pub fn sample(&mut self, at: GlobalAddr, len: u32) -> Result<Sampled> {
-        let mut buf = self.ep.core().slab().alloc(len);
-        self.read(at, &mut buf)?;
-        Ok(Sampled::new(buf))
+        match self.connected.known(at.node()) {
+            Some(host) => host.read(at, out),
+            None => self.connected.otherwise(|by| by.read(at, out)),
+        }
     }
 
     /// WRITE of bytes.
     ///
     /// # Errors
     /// As a posted verb.
-    #[inline]
+    #[inline(always)]
     pub fn write(&mut self, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
         self.cost.verb(Opcode::Write, at.node(), bytes.len());
-        self.executing.memory().write(at, bytes)
+        match self.connected.known(at.node()) {
+            Some(host) => host.write(at, bytes),
+            None => self.connected.otherwise(|by| by.write(at, bytes)),
+        }
     }
 
     /// WRITE of a word.
     ///
     /// # Errors
     /// As a posted verb.
-    #[inline]
+    #[inline(always)]
     pub fn write_word(&mut self, at: GlobalAddr, word: u64) -> Result<()> {
         self.cost.verb(Opcode::WriteWord, at.node(), 8);
-        self.executing.memory().write_word(at, word)
+        match self.connected.known(at.node()) {
+            Some(host) => host.write_word(at, word),
+            None => self.connected.otherwise(|by| by.write_word(at, word)),
+        }
     }
 
     /// Compare-and-swap; the previous word.
     ///
     /// # Errors
     /// As a posted verb.
-    #[inline]
+    #[inline(always)]
     pub fn cas(&mut self, at: GlobalAddr, old: u64, new: u64) -> Result<u64> {
         self.cost.verb(Opcode::Cas, at.node(), 8);
-        self.executing.memory().cas(at, old, new)
+        match self.connected.known(at.node()) {
+            Some(host) => host.cas(at, old, new),
+            None => self.connected.otherwise(|by| by.cas(at, old, new)),
+        }
     }
 
     /// Whether it has executed any list.
@@ -175,7 +182,9 @@ impl<'e> DirectOp<'e> {
 
 /// Verbs of one list, to one node.
 pub struct DirectVerbs<'v> {
+    node: NodeId,
     host: &'v Host,
+    slab: &'v Slab,
     cost: &'v mut DirectCost,
 }
 
@@ -183,13 +192,10 @@ impl DirectVerbs<'_> {
     /// Counts a verb, which goes to the list's node.
     #[inline(always)]
     fn verb(&mut self, op: Opcode, at: GlobalAddr, len: usize) -> Result<&Host> {
-        if at.node() != self.host.node {
-            return Err(Error::invalid(format!(
-                "a list to {} with a verb at {at}",
-                self.host.node
-            )));
+        if at.node() != self.node {
+            return Err(Error::invalid(format!("a list to {} with a verb at {at}", self.node)));
         }
-        self.cost.verb(op, at.node(), len);
+        self.cost.verb(op, self.node, len);
         Ok(self.host)
     }
 
@@ -200,6 +206,17 @@ impl DirectVerbs<'_> {
     #[inline(always)]
     pub fn read(&mut self, at: GlobalAddr, out: &mut [u8]) -> Result<()> {
         self.verb(Opcode::Read, at, out.len())?.read(at, out)
+    }
+
+    /// READ of bytes that have to be validated, into a buffer of the slab.
+    ///
+    /// # Errors
+    /// As a posted verb.
+    #[inline]
+    pub fn sample(&mut self, at: GlobalAddr, len: u32) -> Result<Sampled> {
+        let mut buf = self.slab.alloc(len);
+        self.read(at, &mut buf)?;
+        Ok(Sampled::new(buf))
     }
 
     /// WRITE of bytes.

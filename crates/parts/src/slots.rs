@@ -69,7 +69,10 @@ impl Slots {
     #[inline]
     #[must_use]
     pub fn from(self, slot: usize) -> Self {
-        Self(self.0 & u128::MAX.checked_shl(slot as u32).unwrap_or(0))
+        match slot {
+            0 => self,
+            _ => Self(self.0 & u128::MAX.checked_shl(slot as u32).unwrap_or(0)),
+        }
     }
 }
 

@@ -54,8 +54,12 @@ impl TableId {
 
     /// Lines of 64 bytes of the cell, 1 to 255, as the bits say.
     pub const fn lines(self) -> u8 {
-        let more = self.0 >> Self::LINES_AT & 3 | (self.0 >> Self::LINE_BITS & 0x3f) << 2;
-        (more as u8).saturating_add(1)
+        (self.more_lines() as u8).saturating_add(1)
+    }
+
+    /// Lines of the cell behind its first one, as the bits say: 8 bits.
+    const fn more_lines(self) -> u64 {
+        self.0 >> Self::LINES_AT & 3 | (self.0 >> Self::LINE_BITS & 0x3f) << 2
     }
 
     /// The cell of another size that begins at the same place; `None` when none can.
@@ -79,8 +83,8 @@ impl TableId {
     /// The partition; `None` when no such partition exists.
     #[inline]
     pub fn partition(self) -> Option<u16> {
-        let p = self.0 >> 36;
-        (1..=u64::from(PARTITIONS)).contains(&p).then(|| p as u16 - 1)
+        let p = (self.0 >> 36).wrapping_sub(1);
+        (p < u64::from(PARTITIONS)).then_some(p as u16)
     }
 
     /// First line inside the partition.
@@ -93,10 +97,12 @@ impl TableId {
     #[inline]
     pub(crate) fn place(self) -> Option<(u16, usize, u64)> {
         let partition = self.partition()?;
-        let (first, lines) = (self.first_line(), u64::from(self.lines()));
+        let first = self.first_line();
         let segment = segment_of(first);
-        let (start, end) = (segment_start(segment), segment_start(segment + 1));
-        let is_out = first + lines > end.min(MAX_LINES);
+        let start = segment_start(segment);
+        // The first line behind it: segments double.
+        let end = 2 * start + 16;
+        let is_out = segment >= SEGMENTS || first + self.more_lines() >= end;
         if is_out || self.0 & Self::SIZE_BITS == Self::SIZE_BITS {
             return None;
         }
@@ -241,6 +247,24 @@ mod tests {
             assert_eq!(segment_of(segment_start(j + 1) - 1), j);
             assert_eq!((segment_start(j + 1) - segment_start(j)) * LINE, segment_bytes(j));
         }
+    }
+
+    #[test]
+    fn a_cell_lies_in_one_segment() {
+        for segment in 0..SEGMENTS {
+            let end = segment_start(segment + 1);
+            for lines in [1, 3, 16] {
+                let last = TableId::new(7, lines, end - u64::from(lines));
+                let offset = segment_bytes(segment) - u64::from(lines) * LINE;
+                assert_eq!(last.place(), Some((7, segment, offset)));
+                let out = TableId::from_bits(last.bits() + 1);
+                let is_next = lines == 1 && segment + 1 < SEGMENTS;
+                assert_eq!(out.place(), is_next.then_some((7, segment + 1, 0)), "{out:?}");
+            }
+        }
+        let beside = |partition: u64| TableId::from_bits(partition << 36).place();
+        assert_eq!([0, u64::from(PARTITIONS) + 1].map(beside), [None, None]);
+        assert!(beside(u64::from(PARTITIONS)).is_some());
     }
 
     proptest! {

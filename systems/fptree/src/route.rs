@@ -63,7 +63,7 @@ impl FpTree {
         let (route, mirrored) = {
             let r = reading();
             let (node, i) = self.node.cache.find(BOTTOM, key, &r)?;
-            (route_of(node, i, true), mirrors.then(|| node.mirror_slots(i, fp)).flatten())
+            (route_of(node, i, true), node.record_with_slots(i, fp).1.filter(|_| mirrors))
         };
         self.hits.count();
         self.path.borrow_mut().clear();

@@ -56,6 +56,7 @@ pub(crate) enum Probe {
 
 impl Probe {
     /// Whether the key is there, in a leaf of this generation.
+    #[inline]
     pub fn is_hit_of(&self, generation: u16) -> bool {
         matches!(self, Self::Hit { ver, .. } if ver.generation == generation)
     }
@@ -76,7 +77,7 @@ pub(crate) struct Looked {
 
 impl Looked {
     /// Checks a slot, and compares its key. An inline value of a hit replaces `out`.
-    #[inline]
+    #[inline(always)]
     pub fn at(
         g: &Geometry,
         place: Place,

@@ -29,7 +29,7 @@ use crate::journal::Journaled;
 use crate::leaf::{Entries, Looked};
 use crate::lock::{LeafFifoGuard, Lockable, Locked};
 use crate::point::{Answer, Next, PointWrite, Start, candidates, verdict};
-use crate::router::{MAX_CANDIDATES, Router, route_of};
+use crate::router::{MAX_CANDIDATES, Router};
 use crate::{Chore, Client, DmNode, HashedKey, KeyHash, Mark, Route};
 
 /// Writes with lines that are on their way at once.
@@ -142,8 +142,8 @@ impl<'c> Direct<'c> {
             return DirectGet::goes_on(op, pin, Start::default());
         };
         self.0.hits.count();
-        let route = route_of(&parent.0.record(parent.1));
-        let mirrored = Router(self.0).mirrored(parent.0, parent.1, hash.fingerprint());
+        let (route, mirrored) =
+            Router(self.0).route_with_slots(parent.0, parent.1, hash.fingerprint());
         let mut entry = [0; MAX_ENTRY];
         let (mut tried, mut looked) = (0, None);
         let found = 'read: {
@@ -153,15 +153,7 @@ impl<'c> Direct<'c> {
                 let Some(entry) = self.fetch(&mut op, place, &mut entry) else {
                     break 'read None;
                 };
-                let g = &self.0.node.g;
-                if let Some((ver, value)) = slot::full_of(g, place, entry, key)
-                    && ver.generation == route.generation
-                {
-                    out.clear();
-                    out.extend_from_slice(value);
-                    break 'read Some(true);
-                }
-                let now = Looked::at(g, place, entry, (key, hash), out);
+                let now = Looked::at(&self.0.node.g, place, entry, (key, hash), out);
                 match now.probe() {
                     Some(probe) if probe.is_hit_of(route.generation) => break 'read Some(true),
                     Some(probe) if probe.ver().generation == route.generation => tried += 1,
@@ -312,11 +304,10 @@ impl<'c> Direct<'c> {
     fn prefetch_entries(self, parents: &[Option<(&CachedNode, usize)>], hashes: &[KeyHash]) {
         let Some(op) = self.0.begin_direct(OpKind::WriteMany) else { return };
         for ((node, i), hash) in parents.iter().zip(hashes).filter_map(|(p, h)| Some(((*p)?, h))) {
-            let route = route_of(&node.record(i));
+            let (route, slots) = Router(self.0).route_with_slots(node, i, hash.fingerprint());
             if let Some(at) = self.own_table(&route) {
                 op.prefetch(at, BODY_AT + Table::body_len(route.capacity));
             }
-            let slots = Router(self.0).mirrored(node, i, hash.fingerprint());
             if let Some(slot) = slots.and_then(|mut slots| slots.next()) {
                 let place = Place { leaf: route.leaf, slot };
                 op.prefetch(Entries(self.0).at(place), self.0.entry);
@@ -375,7 +366,7 @@ impl<'c> Direct<'c> {
         parent: (&'r CachedNode, usize),
         fp: u8,
     ) -> Option<(OwnLeaf<'r>, Vec<u8>)> {
-        let route = route_of(&parent.0.record(parent.1));
+        let (route, mirrored) = Router(self.0).route_with_slots(parent.0, parent.1, fp);
         let lock = route.table.bits();
         let calm = self.0.node.contenders.calm(lock)?;
         if self.0.node.leaf_fifo.is_busy(lock) {
@@ -383,9 +374,7 @@ impl<'c> Direct<'c> {
         }
         let at = self.own_table(&route)?;
         // The lock's word and the entry are far apart: both are on their way at once.
-        let (node, i) = parent;
-        if let Some(slot) = Router(self.0).mirrored(node, i, fp).and_then(|mut slots| slots.next())
-        {
+        if let Some(slot) = mirrored.and_then(|mut slots| slots.next()) {
             let place = Place { leaf: route.leaf, slot };
             op.prefetch(Entries(self.0).at(place), self.0.entry);
         }

@@ -90,7 +90,7 @@ impl<'c> Router<'c> {
     pub(crate) fn cached_route(self, key: &[u8], fp: u8) -> Option<(Route, Option<Slots>)> {
         let r = reading();
         let (node, i) = self.cached(key, &r)?;
-        Some((route_of(&node.record(i)), self.mirrored(node, i, fp)))
+        Some(self.route_with_slots(node, i, fp))
     }
 
     /// Looks the child of a key up in the cached bottom nodes.
@@ -120,18 +120,22 @@ impl<'c> Router<'c> {
         self.0.node.cache.lookup_many(1, keys, &r, |i, found| {
             if let Some((node, child)) = found {
                 self.0.hits.count();
-                let slots = self.mirrored(node, child, hashes[i].fingerprint());
-                f(i, (route_of(&node.record(child)), slots));
+                f(i, self.route_with_slots(node, child, hashes[i].fingerprint()));
             }
         });
         self.0.ep.stage_cost(Stage::FingerprintScan, keys.len() as u32);
     }
 
-    /// The slots that the mirror of a child names.
-    #[inline]
-    pub(crate) fn mirrored(self, node: &CachedNode, i: usize, fp: u8) -> Option<Slots> {
-        let mirrors = self.0.node.o.techniques.mirrors;
-        mirrors.then(|| node.mirror_slots(i, fp)).flatten()
+    /// The route to a child, and the slots that its mirror names.
+    #[inline(always)]
+    pub(crate) fn route_with_slots(
+        self,
+        node: &CachedNode,
+        i: usize,
+        fp: u8,
+    ) -> (Route, Option<Slots>) {
+        let (record, slots) = node.record_with_slots(i, fp);
+        (route_of(&record), slots.filter(|_| self.0.node.o.techniques.mirrors))
     }
 
     /// The place of a key, as far as the cache knows.

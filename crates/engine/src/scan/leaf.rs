@@ -9,8 +9,8 @@
 use std::ops::Range;
 
 use dmtree_fabric::{GlobalAddr, Verified};
-use dmtree_parts::ScanRequest;
 use dmtree_parts::keys::{common, head};
+use dmtree_parts::{Page, ScanRequest};
 use dmtree_pool::BlockPtr;
 
 use crate::format::{Geometry, Header, SlotState, Stored, Whole, check_words, slot};
@@ -163,29 +163,33 @@ impl Collected {
 
 impl ScanLeaf {
     /// The leaf of an image and what was collected from it, the blocks READ.
+    #[inline]
     pub fn new(g: Geometry, image: Verified, found: Collected) -> Self {
         let mut leaf = Self { g, image, found };
-        if leaf.found.in_order > 0 {
-            return leaf;
+        if leaf.found.in_order == 0 {
+            leaf.sort();
         }
-        let Collected { long, shared, .. } = &leaf.found;
+        leaf
+    }
+
+    fn sort(&mut self) {
+        let Collected { long, shared, .. } = &self.found;
         let of_block = |(i, (key, _)): (usize, &(Vec<u8>, _))| PairAt {
             head: head(key, *shared),
             at: LONG | i as u32,
         };
         let long: Vec<PairAt> = long.iter().enumerate().map(of_block).collect();
-        let mut pairs = std::mem::take(&mut leaf.found.pairs);
+        let mut pairs = std::mem::take(&mut self.found.pairs);
         pairs.extend(long);
         if !pairs.is_sorted_by(|a, b| a.head < b.head) {
             pairs.sort_unstable_by(|a, b| {
-                a.head.cmp(&b.head).then_with(|| leaf.key(a.at).cmp(leaf.key(b.at)))
+                a.head.cmp(&b.head).then_with(|| self.key(a.at).cmp(self.key(b.at)))
             });
             // A key deleted from one slot and inserted into another while the image was sampled
             // shows twice; either was current.
-            pairs.dedup_by(|a, b| a.head == b.head && leaf.key(a.at) == leaf.key(b.at));
+            pairs.dedup_by(|a, b| a.head == b.head && self.key(a.at) == self.key(b.at));
         }
-        leaf.found.pairs = pairs;
-        leaf
+        self.found.pairs = pairs;
     }
 
     fn bytes_of<'l>(&'l self, fence: &'l Fence) -> &'l [u8] {
@@ -262,15 +266,31 @@ impl ScanLeaf {
         low
     }
 
-    /// These pairs in key order, each with its value behind its key, if all of them fill their
-    /// areas.
-    pub fn joined(
-        &self,
-        pairs: Range<usize>,
-    ) -> Option<impl DoubleEndedIterator<Item = &[u8]> + ExactSizeIterator> {
-        let len = self.g.k + self.g.v;
-        let bytes = move |i: usize| &self.image[self.at(i) as usize + 8..][..len];
-        self.found.is_full.then(|| pairs.map(bytes))
+    /// Copies these pairs into a page, the last one first for a scan that goes down; false, and
+    /// nothing is copied, unless keys and values fill their areas.
+    pub fn copy_to(&self, page: &mut Page, pairs: Range<usize>, is_down: bool) -> bool {
+        if !self.found.is_full {
+            return false;
+        }
+        let Geometry { k, v, .. } = self.g;
+        let (len, entry, image) = (k + v, self.g.entry(), &self.image[..]);
+        if self.found.in_order > 0 {
+            // The slots are the order: they are gone through as they lie.
+            let slots = &image[self.g.slot_at(pairs.start)..self.g.slot_at(pairs.end)];
+            let pairs = slots.chunks_exact(entry).map(|slot| &slot[8..][..len]);
+            match is_down {
+                true => page.extend_joined(pairs.rev(), (k, v)),
+                false => page.extend_joined(pairs, (k, v)),
+            }
+        } else {
+            let pairs = self.found.pairs[pairs].iter();
+            let pairs = pairs.map(|pair| &image[pair.at as usize + 8..][..len]);
+            match is_down {
+                true => page.extend_joined(pairs.rev(), (k, v)),
+                false => page.extend_joined(pairs, (k, v)),
+            }
+        }
+        true
     }
 
     /// Pair number `i` in key order.

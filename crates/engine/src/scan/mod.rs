@@ -305,18 +305,10 @@ impl<'a> Scan<'a> {
             false => pairs.start..pairs.start + count,
         };
         let (k, v) = (self.c.node.g.k, self.c.node.g.v);
-        let joined = match page.bytes() + count * (k + v) < PAGE_BYTES {
-            true => leaf.joined(chosen.clone()),
-            false => None,
-        };
-        match joined {
-            Some(joined) if r.reverse => page.extend_joined(joined.rev(), (k, v)),
-            Some(joined) => page.extend_joined(joined, (k, v)),
-            None => {
-                if let Some(last) = self.emit_each(leaf, chosen.clone()).await? {
-                    return Ok(Some(last));
-                }
-            }
+        let fits = page.bytes() + count * (k + v) < PAGE_BYTES;
+        let is_copied = fits && leaf.copy_to(page, chosen.clone(), r.reverse);
+        if !is_copied && let Some(last) = self.emit_each(leaf, chosen.clone()).await? {
+            return Ok(Some(last));
         }
         if count < room {
             return Ok(None);

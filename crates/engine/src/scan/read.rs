@@ -236,21 +236,29 @@ impl LeafReader<'_> {
         }
         let mut op = self.0.begin_direct(OpKind::Scan)?;
         op.list();
-        for (i, at) in tables.into_iter().enumerate().take(group.leaves.len()) {
-            let route = group.leaves[i].route;
+        let asked = op.list_at(tables[0].node(), |verbs| {
             let mut body = [0; MAX_BODY];
-            let body = &mut body[..Table::body_len(route.capacity)];
-            let lock = op.cas(at, 0, 0).ok()?;
-            op.read(at.plus(BODY_AT as u64), body).ok()?;
-            self.heed(group, i, lock, body);
-        }
+            for (i, at) in tables.into_iter().enumerate().take(group.leaves.len()) {
+                let body = &mut body[..Table::body_len(group.leaves[i].route.capacity)];
+                let lock = verbs.cas(at, 0, 0)?;
+                verbs.read(at.plus(BODY_AT as u64), body)?;
+                self.heed(group, i, lock, body);
+            }
+            Ok(())
+        });
+        asked.ok()?;
         op.list();
-        let mut image = |wanted: &Wanted| {
-            op.sample(wanted.route.leaf, self.0.node.g.leaf_part(wanted.slots) as u32).ok()
-        };
-        let images: Option<Vec<_>> = group.leaves.iter().map(|w| image(w).map(Some)).collect();
+        let images = op.list_at(first.node(), |verbs| {
+            let mut images = Vec::with_capacity(group.leaves.len());
+            for Wanted { route, slots, .. } in &group.leaves {
+                let len = self.0.node.g.leaf_part(*slots) as u32;
+                images.push(Some(verbs.sample(route.leaf, len)?));
+            }
+            Ok(images)
+        });
+        let images = images.ok()?;
         op.go_on();
-        images
+        Some(images)
     }
 
     /// READs one leaf whole, until its image is accepted; `None` when the route no longer names it.

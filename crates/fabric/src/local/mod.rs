@@ -18,7 +18,7 @@ use crate::rpc::{RpcHandler, ServiceId};
 use crate::transport::{Fabric, Nanos, Transport};
 
 use crate::host::{Host, Power};
-pub(crate) use transport::LocalTransport;
+pub(crate) use transport::{Connected, LocalTransport};
 
 /// Test knobs of the in-process fabric.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,6 +1,6 @@
 //! The transport of a client thread: its connections to all nodes of the in-process fabric.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,12 +38,69 @@ struct Connection {
     service: RefCell<Option<Endpoint>>,
 }
 
+impl Connection {
+    /// Whether no right to reach the target was revoked since its own was checked.
+    #[inline(always)]
+    fn may_reach(&self) -> bool {
+        self.checked.get() == self.host.revocations.load(Ordering::SeqCst)
+    }
+}
+
+type Connections = ByNode<Option<Rc<Connection>>>;
+
+/// The connections of a client whose verbs follow each other at once: they are borrowed once. As
+/// for its [`ExecutionMark`], no list executes beside.
+pub(crate) struct Connected<'e> {
+    by: &'e LocalTransport,
+    all: Option<Ref<'e, Connections>>,
+}
+
+impl<'e> Connected<'e> {
+    #[inline(always)]
+    pub(crate) fn new(by: &'e LocalTransport) -> Self {
+        Self { by, all: Some(by.connections.borrow()) }
+    }
+
+    /// A node, if there is a connection to it, with the right to reach it.
+    #[inline(always)]
+    pub(crate) fn known(&self, node: NodeId) -> Option<&Host> {
+        match self.all.as_ref()?.get(node) {
+            Some(Some(known)) if known.may_reach() => Some(&known.host),
+            _ => None,
+        }
+    }
+
+    /// The same after a check of the right, if it takes one.
+    #[inline(always)]
+    pub(crate) fn reach(&mut self, node: NodeId) -> Result<&Host> {
+        if self.known(node).is_none() {
+            self.otherwise(|by| by.reached(node).map(drop))?;
+        }
+        self.known(node).ok_or_else(|| refused(node))
+    }
+
+    /// A verb to a node that is not known.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn otherwise<T>(&mut self, verb: impl FnOnce(&LocalTransport) -> T) -> T {
+        self.all = None;
+        let done = verb(self.by);
+        self.all = Some(self.by.connections.borrow());
+        done
+    }
+}
+
+#[cold]
+fn refused(node: NodeId) -> Error {
+    Error::unreachable(format!("the right to reach {node} was revoked; try again"))
+}
+
 /// See the head of this file.
 pub struct LocalTransport {
     shared: Arc<LocalShared>,
     own: Arc<Host>,
     link: Arc<ExecutionMark>,
-    connections: RefCell<ByNode<Option<Rc<Connection>>>>,
+    connections: RefCell<Connections>,
     /// Lists suspended by the test knob: executed already, or not yet.
     suspended: RefCell<VecDeque<Suspended>>,
     rng: Cell<u64>,
@@ -132,21 +189,12 @@ impl LocalTransport {
     ) -> Result<T> {
         let all = self.connections.borrow();
         if let Some(Some(known)) = all.get(node)
-            && known.checked.get() == known.host.revocations.load(Ordering::SeqCst)
+            && known.may_reach()
         {
             return verb(&known.host);
         }
         drop(all);
-        verb(&self.checked(node)?.host)
-    }
-
-    /// The connection to a node, its right to reach the node checked anew.
-    #[cold]
-    #[inline(never)]
-    fn checked(&self, node: NodeId) -> Result<Rc<Connection>> {
-        let known = self.connection(node)?;
-        self.may_reach(&known).inspect_err(|e| self.disconnect(node, e))?;
-        Ok(known)
+        verb(&self.reached(node)?.host)
     }
 
     /// Whether its lists execute at once.
@@ -209,7 +257,9 @@ impl LocalTransport {
         self.serve(&*self.reached(call.to)?, call)
     }
 
-    /// The connection to a node that may be called.
+    /// The connection to a node, its right to reach the node checked anew.
+    #[cold]
+    #[inline(never)]
     fn reached(&self, to: NodeId) -> Result<Rc<Connection>> {
         let c = self.connection(to)?;
         self.may_reach(&c).inspect_err(|e| self.disconnect(to, e))?;

@@ -163,6 +163,8 @@ fn a_direct_operation_is_refused_after_a_revocation() {
     let mut op = ep.begin_direct(OpKind::Get).expect("direct");
     op.list();
     assert_eq!(op.read(at(64), &mut word).expect_err("refused").kind(), ErrorKind::Revoked);
+    let list = op.list_at(MN, |verbs| verbs.write(at(64), &[1; 8]));
+    assert_eq!(list.expect_err("refused").kind(), ErrorKind::Revoked);
     assert!(!op.detached_list(|op| op.write_word(at(64), 1)));
     drop(op);
     assert_eq!(ep.snapshot().cell(OpKind::Get, OpOutcome::Failed).ops, 2);

@@ -369,23 +369,25 @@ impl CachedNode {
         line.0[4..].iter().chain(behind.iter().flat_map(|line| &line.0))
     }
 
-    /// The slots of child `i` that have `fp` according to its mirror; `None` when there is none.
-    #[inline]
-    pub fn mirror_slots(&self, i: usize, fp: u8) -> Option<Slots> {
-        let Children::Mirrored(lines) = &self.children else { return None };
+    /// Child `i`, and its slots that have `fp` according to its mirror; `None` for them when there
+    /// is none.
+    #[inline(always)]
+    pub fn record_with_slots(&self, i: usize, fp: u8) -> (Record, Option<Slots>) {
+        let Children::Mirrored(lines) = &self.children else { return (self.record(i), None) };
         let line = &lines[i * usize::from(self.lines)];
+        let record = line.record();
         if !line.is_filled() {
-            return None;
+            return (record, None);
         }
-        if line.capacity() == BESIDE_RECORD {
+        if usize::from(record.capacity) == BESIDE_RECORD {
             let [_, _, _, _, a, b, c, d] = &line.0;
             let words = [a.load(Relaxed), b.load(Relaxed), c.load(Relaxed), d.load(Relaxed)];
-            return Some(Slots::with_in_32(words, fp));
+            return (record, Some(Slots::with_in_32(words, fp)));
         }
-        self.slots_of_lines(i, fp)
+        (record, self.slots_of_lines(i, fp))
     }
 
-    /// [`CachedNode::mirror_slots`] of a child with another number of slots than a line has.
+    /// [`CachedNode::record_with_slots`] of a child with another number of slots than a line has.
     #[inline(never)]
     fn slots_of_lines(&self, i: usize, fp: u8) -> Option<Slots> {
         let (line, behind) = self.lines_of(i)?;
@@ -396,8 +398,8 @@ impl CachedNode {
 
     /// How many slots child `i` uses according to its mirror.
     pub fn mirror_live(&self, i: usize) -> Option<u32> {
-        let free = self.mirror_slots(i, 0)?.len();
-        Some(u32::from(self.record(i).capacity) - free as u32)
+        let (record, free) = self.record_with_slots(i, 0);
+        Some(u32::from(record.capacity) - free?.len() as u32)
     }
 
     /// Stores the fingerprints of child `i`, where the node has mirrors. A hint: racing calls may

@@ -74,8 +74,9 @@ fn a_node_with_one_more_child_is_as_if_made_of_its_parts() {
         assert_eq!(Record { fence: 0, ..a }, b);
         assert!(with.has_child(i, b.child, 1) && !with.has_child(i, b.child, 2));
     }
-    let fps =
-        |i: usize| (1..=3).find(|fp| with.mirror_slots(i, *fp).is_some_and(|s| !s.is_empty()));
+    let fps = |i: usize| {
+        (1..=3).find(|fp| with.record_with_slots(i, *fp).1.is_some_and(|s| !s.is_empty()))
+    };
     assert_eq!([0, 1, 2, 3].map(fps), [Some(1), Some(2), None, Some(3)]);
     assert_eq!((child(&cache, 129), child(&cache, 130)), (Some(120), Some(130)));
     assert!(!old.is_cached() && with.is_cached());
@@ -175,7 +176,7 @@ fn mirrors_of_large_leaves() {
     };
     let old = cache.insert(1, parts(None));
     for (i, c) in (0..).zip(capacities) {
-        assert_eq!(old.mirror_slots(i, 0), None);
+        assert_eq!(old.record_with_slots(i, 0).1, None);
         old.fill_mirror(i, &vec![1; usize::from(c)]);
         old.note_fingerprint(i, usize::from(c) - 1, 5);
         old.note_fingerprint(i, usize::from(c) / 2, 0);
@@ -184,7 +185,7 @@ fn mirrors_of_large_leaves() {
     for (i, c) in (0..).zip(capacities) {
         for node in [&old, &new] {
             let c = usize::from(c);
-            let slots = |fp| node.mirror_slots(i, fp).map(Iterator::collect::<Vec<_>>);
+            let slots = |fp| node.record_with_slots(i, fp).1.map(Iterator::collect::<Vec<_>>);
             assert_eq!((slots(5), slots(0)), (Some(vec![c - 1]), Some(vec![c / 2])));
             assert_eq!(node.mirror_live(i), Some(c as u32 - 1));
         }

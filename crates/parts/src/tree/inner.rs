@@ -82,7 +82,7 @@ pub fn check<'a>(g: &Geometry, node: GlobalAddr, bytes: &'a [u8]) -> Option<Head
     for (round, bytes) in records.chunks(TOGETHER * len).enumerate() {
         let from = round * TOGETHER;
         let second = u32::from(header.ver.generation) | (from as u32) << 16;
-        let numbering = Numbering { first: node.bits(), second, step: 1 << 16 };
+        let numbering = Numbering { first: node.bits(), second, step: 1 << 16, state: STATE };
         let whole = crc32c_whole(numbering, Records { bytes, len, covered, from });
         if whole.count_ones() as usize != bytes.len() / len {
             return None;

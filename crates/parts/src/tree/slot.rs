@@ -237,8 +237,9 @@ fn restamp(g: &Geometry, place: Place, bytes: &mut [u8], ver: Ver) {
 pub fn restamp_all(g: &Geometry, leaf: GlobalAddr, slots: &mut [u8], ver: Ver) {
     let (len, covered, low) = (g.entry(), g.k + g.v, ver.bits() << 8);
     if g.v <= 8 {
-        let numbering = Numbering { first: leaf.bits(), second: 1, step: 1 };
-        return crc32c_seal(Seal { numbering, len, covered, low, kept: MODES | STATE }, slots);
+        let numbering = Numbering { first: leaf.bits(), second: 1, step: 1, state: STATE };
+        let (kept, live, fixed) = (MODES | STATE, FULL, STATE);
+        return crc32c_seal(Seal { numbering, len, covered, low, kept, live, fixed }, slots);
     }
     for (slot, bytes) in slots.chunks_exact_mut(len).enumerate() {
         let place = Place { leaf, slot };
