@@ -216,7 +216,7 @@ fn uses_are_counted_and_halved() {
 #[test]
 fn all_nodes_are_passed() {
     let cache = NodeCache::new(1 << 20, Some(1));
-    [0, 200, 500].map(|lo| put(&cache, lo, lo + 100, &[lo]));
+    [0, 200, 500].iter().for_each(|lo| _ = put(&cache, *lo, lo + 100, &[*lo]));
     let (mut below, mut seen) = (None, Vec::new());
     while let Some(node) = cache.pass_below(1, below.as_deref()) {
         below = Some(node.lo().to_vec());
