@@ -116,6 +116,10 @@ impl Client {
         let leaf_hook = UnlockHook::of(&node, &node.leaf_fifo);
         op.epoch().used_by(&ep);
         ep.prefetch(&*leaf_hook);
+        let hits = Hits::new(&node.lookups);
+        if let Some(admission) = &node.admission {
+            hits.set_period(admission.period(node.cache.nodes()));
+        }
         Self {
             op,
             leaf_hook,
@@ -126,7 +130,7 @@ impl Client {
             alone: Cell::default(),
             table: Cell::default(),
             spare: Cell::new(false),
-            hits: Hits::new(&node.lookups),
+            hits,
             entry: node.g.entry(),
             first_entry: node.g.slot_at(0),
             is_direct: ep.is_direct()

@@ -69,6 +69,8 @@ dmtree_fabric::marks! {
         Unowned => "recovery: a writer waits for an unowned table",
         SplitOwnerAway => "recovery: the owner of a new leaf's table dies, another cell is taken",
         ImagesFull => "images: no owner has room for another one",
+        ImageAdmitted => "images: a leaf that is used much gets one",
+        ImageEvicted => "images: a leaf that is used little loses its one",
         ImageRests => "images: a write waits for its owner before it is acknowledged",
         LockInDoubt => "recovery: a lock's outcome is unknown, and its tag decides it",
         LockLeft => "leaf lock: left to other nodes that have had it less often",

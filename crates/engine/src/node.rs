@@ -43,7 +43,7 @@ use crate::format::{Child, Geometry, LockTag, table};
 use crate::hop::Places;
 use crate::learned::NodeModels;
 use crate::lock::{HeldLock, LeafLockWords, Lockable};
-use crate::maintenance::GcRun;
+use crate::maintenance::{Admission, GcRun};
 use crate::mutants::Mutants;
 use crate::{Mark, Models, Mutant, Options, Route, Tables};
 
@@ -123,6 +123,8 @@ pub struct DmNode {
     /// Of a durable index.
     pub(crate) journal: OnceLock<IndexJournal>,
     pub(crate) maintenance: Maintenance<Chore, GcRun>,
+    /// Where leaves have images at this node, and mirrors: which ones.
+    pub(crate) admission: Option<Admission>,
     /// Leaves with tables that readers have found unbuilt, by table.
     builds: Mutex<BTreeMap<u64, Route>>,
     /// A client of this node runs a garbage collection because it needs room.
@@ -187,6 +189,7 @@ impl DmNode {
             mutants: Mutants::default(),
             journal: OnceLock::new(),
             maintenance: Maintenance::default(),
+            admission: (mirrored && image_bytes > 0).then(Admission::default),
             builds: Mutex::default(),
             builds_waiting: AtomicU32::new(0),
             counting: AtomicBool::new(false),
@@ -340,6 +343,11 @@ impl DmNode {
             builds.insert(route.table.bits(), route);
             self.builds_waiting.store(builds.len() as u32, Ordering::Relaxed);
         }
+    }
+
+    /// Whether leaves wait for an image: a load.
+    pub(crate) fn is_admission_due(&self) -> bool {
+        self.admission.as_ref().is_some_and(Admission::is_due)
     }
 
     /// Whether tables wait to be built: a load.

@@ -307,6 +307,10 @@ impl Options {
             o.neighbourhood = of(&[2, 4, 8]);
             o.leaf_capacity = of(&[2 * o.neighbourhood, 16, 32]).max(2 * o.neighbourhood);
         }
+        if self.images > 0.0 && of(&[0, 1]) == 1 {
+            // A few images, in a large cache.
+            o.images = 0.01;
+        }
         let mut coin = || of(&[0, 1]) == 1;
         if switches && coin() {
             let t = &mut o.techniques;

@@ -16,7 +16,7 @@ use crate::change::{Merge, Relocation};
 use crate::format::inner::free_word;
 use crate::format::{BODY_AT, Child, Stored, Table, Ver, block, get_key};
 use crate::inner::{InnerLocks, LockedInner, Records};
-use crate::leaf::{Leaves, NodeHeader, Pair, image_at, pair_of};
+use crate::leaf::{CellKind, Leaves, NodeHeader, Pair, image_at, pair_of};
 use crate::lock::{HeldLock, LeafLocks, Lockable, Locked, TableLocks};
 use crate::point::{DirectWrite, Writes};
 use crate::recovery::LeafRecovery;
@@ -85,7 +85,7 @@ async fn locked_leaf(c: &DmTree, route: &Route) -> Locked {
 }
 
 async fn relocate(c: &DmTree, l: Locked) {
-    let back = Relocation::run(&c.client, l, 64).await.expect("works");
+    let back = Relocation::run(&c.client, l, (64, CellKind::Any(&[]))).await.expect("works");
     assert!(back.is_none(), "it has moved");
 }
 
@@ -322,7 +322,10 @@ fn a_leaf_without_a_record_does_not_move() {
         let (low, child) = lose_record(&c, &key(50)).await;
         let l = locked_leaf(&c, &route).await;
         let before = hits(Mark::RelocateNoRecord);
-        let l = Relocation::run(&c.client, l, 64).await.expect("works").expect("it has not moved");
+        let l = Relocation::run(&c.client, l, (64, CellKind::Any(&[])))
+            .await
+            .expect("works")
+            .expect("it has not moved");
         assert_eq!(hits(Mark::RelocateNoRecord), before + 1);
         c.client.unlock(l).await.expect("works");
         Records(&c.client).insert(1, &low, &child).await.expect("room");

@@ -60,6 +60,7 @@ impl DmTree {
     pub fn maintenance_due(&self) -> bool {
         self.client.node.maintenance.any()
             || self.client.node.is_build_due()
+            || self.client.node.is_admission_due()
             || self.client.node.pool.reclaim_due()
     }
 
@@ -204,6 +205,10 @@ impl RangeIndex for DmTree {
 
     async fn maintain(&mut self) -> Result<Work> {
         maintain(&self.client).await
+    }
+
+    fn has_read_work(&self) -> bool {
+        self.client.node.admission.is_some() && self.maintenance_due()
     }
 
     async fn sweep(&mut self) -> Result<()> {

@@ -48,6 +48,7 @@ macro_rules! any_client {
             fn endpoint(&self) -> &Endpoint;
             fn place_of(&self, key: &[u8]) -> Option<KeyPlace>;
             fn is_settled(&self) -> bool;
+            fn has_read_work(&self) -> bool;
             $(fn $name<'a>(&'a mut self, $($argument: $type),*) -> Running<'a, $out>;)*
         }
 
@@ -63,6 +64,9 @@ macro_rules! any_client {
             }
             fn is_settled(&self) -> bool {
                 RangeIndex::is_settled(self)
+            }
+            fn has_read_work(&self) -> bool {
+                RangeIndex::has_read_work(self)
             }
             $(fn $name<'a>(&'a mut self, $($argument: $type),*) -> Running<'a, $out> {
                 let ep = RangeIndex::endpoint(self);

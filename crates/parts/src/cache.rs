@@ -138,6 +138,12 @@ impl NodeCache {
         reaches.then_some(node)
     }
 
+    /// The last cached node of `level` that begins below `key` (the last of all when `None`), for a
+    /// caller that passes over all of them: it stays no longer for that.
+    pub fn pass_below(&self, level: u8, key: Option<&[u8]>) -> Option<Arc<CachedNode>> {
+        self.levels[usize::from(level)].below(key)
+    }
+
     /// Inserts (or replaces) a node. Mirrors of children that stay the same are carried over.
     pub fn insert<'a>(
         &self,

@@ -622,6 +622,11 @@ pub trait RangeIndex: Sized + 'static {
         Ok(Work::None)
     }
 
+    /// Whether reads have found work for [`Self::maintain`]: then it is called beside reads, too.
+    fn has_read_work(&self) -> bool {
+        false
+    }
+
     /// Number of workers of each compute node (see [`crate::worker`]).
     fn workers(_: &Self::Options) -> u32 {
         0

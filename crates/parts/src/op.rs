@@ -52,20 +52,31 @@ impl Lookups {
 pub struct Hits {
     node: Arc<Lookups>,
     count: Cell<u64>,
+    /// So many are added at a time.
+    period: Cell<u64>,
 }
 
 impl Hits {
     /// Of a client of this compute node.
     pub fn new(node: &Arc<Lookups>) -> Self {
-        Self { node: node.clone(), count: Cell::new(0) }
+        Self { node: node.clone(), count: Cell::new(0), period: Cell::new(256) }
     }
 
-    /// Counts a lookup that the cache served.
-    pub fn count(&self) {
+    /// Counts a lookup that the cache served. True for the last one of a period: a caller that
+    /// takes samples takes this one.
+    #[inline]
+    pub fn count(&self) -> bool {
         self.count.set(self.count.get() + 1);
-        if self.count.get() == 256 {
+        let is_last = self.count.get() == self.period.get();
+        if is_last {
             self.node.hits.fetch_add(self.count.replace(0), Ordering::Relaxed);
         }
+        is_last
+    }
+
+    /// The next period has so many hits, one at least.
+    pub fn set_period(&self, hits: u64) {
+        self.period.set(self.count.get() + hits.max(1));
     }
 }
 

@@ -150,6 +150,18 @@ impl Tables {
         }))
     }
 
+    /// A cell of one compute node; `None` when it has none, or cannot be asked.
+    pub(crate) async fn alloc_at(
+        &self,
+        ep: &Endpoint,
+        view: &View,
+        size: (u32, u8),
+        node: NodeId,
+    ) -> Result<Option<TableId>> {
+        let Some(owner) = self.compute.owners.get(node.index()) else { return Ok(None) };
+        self.compute.alloc_at(owner, ep, view, (size, &[]), &mut None).await
+    }
+
     fn owner(&self, t: TableId) -> Option<&Owner> {
         let (partition, ..) = t.place()?;
         // The present owner, if known: a moved cell is not cached under its old owner.
@@ -317,48 +329,59 @@ impl Side {
         silent: &[NodeId],
         trouble: &mut Option<Error>,
     ) -> Result<Option<TableId>> {
-        let size = (index, usize::from(lines) - 1);
         let n = self.owners.len();
-        let turn = size.1.min(usize::from(TABLE_LINES));
-        let again = if lines > TABLE_LINES { ASK_FOR_IMAGES_AGAIN } else { ASK_AGAIN };
+        let turn = (usize::from(lines) - 1).min(usize::from(TABLE_LINES));
         let first = self.cursors[turn].fetch_add(1, Ordering::Relaxed);
         for owner in (0..n).map(|k| &self.owners[(first.wrapping_add(k)) % n]) {
-            if let Err(e) = view.check_presence(owner.node) {
-                trouble.get_or_insert(e);
-                continue;
-            }
-            if let Some(t) = owner.pop(size) {
+            let of = ((index, lines), silent);
+            if let Some(t) = self.alloc_at(owner, ep, view, of, trouble).await? {
                 return Ok(Some(t));
             }
-            if silent.contains(&owner.node)
-                || !view.is_worth_asking(owner.node)
-                || owner.is_full(size)
-            {
-                continue;
-            }
-            let why = WaitReason { what: "table cells", at: u64::from(owner.node.bits()) };
-            let _turn = Turn::acquire(&owner.refill, ep, why).await?;
-            if let Some(t) = owner.pop(size) {
-                return Ok(Some(t));
-            }
-            if owner.is_full(size) {
-                continue;
-            }
-            match ask_cells(ep, owner.node, (index, lines), self.batch).await {
-                Ok(cells) => {
-                    let mut free_lists = locked(&owner.free_lists);
-                    let none = cells.is_empty() && owner.node.role() == Role::Compute;
-                    free_lists.entry(size).or_default().full = if none { again } else { 0 };
-                    for t in cells.into_iter().rev() {
-                        free_lists.entry(size_of(index, t)).or_default().cells.push(t);
-                    }
-                    let taken = free_lists.get_mut(&size).and_then(|s| s.cells.pop());
-                    if taken.is_some() {
-                        return Ok(taken);
-                    }
+        }
+        Ok(None)
+    }
+
+    /// A cell of one owner. `None`: it is full, or `trouble` says why it cannot be asked.
+    async fn alloc_at(
+        &self,
+        owner: &Owner,
+        ep: &Endpoint,
+        view: &View,
+        ((index, lines), silent): ((u32, u8), &[NodeId]),
+        trouble: &mut Option<Error>,
+    ) -> Result<Option<TableId>> {
+        let size = (index, usize::from(lines) - 1);
+        let again = if lines > TABLE_LINES { ASK_FOR_IMAGES_AGAIN } else { ASK_AGAIN };
+        if let Err(e) = view.check_presence(owner.node) {
+            trouble.get_or_insert(e);
+            return Ok(None);
+        }
+        if let Some(t) = owner.pop(size) {
+            return Ok(Some(t));
+        }
+        if silent.contains(&owner.node) || !view.is_worth_asking(owner.node) || owner.is_full(size)
+        {
+            return Ok(None);
+        }
+        let why = WaitReason { what: "table cells", at: u64::from(owner.node.bits()) };
+        let _turn = Turn::acquire(&owner.refill, ep, why).await?;
+        if let Some(t) = owner.pop(size) {
+            return Ok(Some(t));
+        }
+        if owner.is_full(size) {
+            return Ok(None);
+        }
+        match ask_cells(ep, owner.node, (index, lines), self.batch).await {
+            Ok(cells) => {
+                let mut free_lists = locked(&owner.free_lists);
+                let none = cells.is_empty() && owner.node.role() == Role::Compute;
+                free_lists.entry(size).or_default().full = if none { again } else { 0 };
+                for t in cells.into_iter().rev() {
+                    free_lists.entry(size_of(index, t)).or_default().cells.push(t);
                 }
-                Err(e) => _ = trouble.get_or_insert(e),
+                return Ok(free_lists.get_mut(&size).and_then(|s| s.cells.pop()));
             }
+            Err(e) => _ = trouble.get_or_insert(e),
         }
         Ok(None)
     }

@@ -481,6 +481,31 @@ impl PoolNode {
         found
     }
 
+    /// A cell in this node's own region; `None` when there is none.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub async fn alloc_own_table(
+        &self,
+        ep: &Endpoint,
+        index: u32,
+        lines: u8,
+    ) -> Result<Option<TableId>> {
+        ep.check_memory()?;
+        let found = self.tables.alloc_at(ep, &self.view, (index, lines), self.cn()).await?;
+        let Some(t) = found else { return Ok(None) };
+        match self.resolve(ep, t).await {
+            Ok(at) if at.node() == self.cn() => {
+                self.gc_log.add(|| Span::table(t));
+                return Ok(Some(t));
+            }
+            Err(e) if e.kind() != ErrorKind::Unreachable => return Err(e),
+            // The cell has moved.
+            _ => self.give_back_table(index, t),
+        }
+        Ok(None)
+    }
+
     /// Returns a cell that no other client can ever have reached. Its lock word is 0.
     pub fn give_back_table(&self, index: u32, t: TableId) {
         self.gc_log.add(|| Span::table(t));

@@ -221,6 +221,11 @@ impl PoolNode {
             || q.pressure.load(Ordering::Relaxed)
     }
 
+    /// Makes a round due: a caller waits for what was retired.
+    pub fn press_reclaim(&self) {
+        self.limbo_list.press();
+    }
+
     /// How many items this node has ever released from its limbo list: when the number has grown,
     /// something came free.
     pub fn released(&self) -> u64 {

@@ -347,7 +347,8 @@ impl<'o> Turns<'o> {
                 placed.ep.yield_now().await;
             }
         }
-        if self.writes && self.turn.is_multiple_of(self.o.maintain_every) && self.turn > 0 {
+        let is_due = self.turn.is_multiple_of(self.o.maintain_every) && self.turn > 0;
+        if is_due && (self.writes || placed.client.has_read_work()) {
             // The checks report what maintenance finds broken.
             let _ = placed.client.maintain().await;
         }

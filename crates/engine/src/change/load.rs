@@ -42,8 +42,8 @@ use crate::hop::{NO_FENCE, Places};
 use crate::inner::{InnerLocks, InnerNodes, LockedInner, record_of};
 use crate::journal::{Journaled, effect};
 use crate::leaf::{
-    Blocks, Entries, Images, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Tombstones,
-    Unwritten, image_at,
+    Blocks, CellKind, Entries, Images, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader,
+    Tombstones, Unwritten, image_at,
 };
 use crate::lock::{LeafLocks, Locked, TableLocks, WordLocks};
 use crate::point::write_many;
@@ -77,7 +77,7 @@ struct Level {
 /// not exist.
 pub(crate) async fn format(c: &Client) -> Result<()> {
     let g = c.node.g;
-    let s = LeafMemory(c).take(c.node.capacity(), &[]).await?;
+    let s = LeafMemory(c).take(c.node.capacity(), CellKind::Any(&[])).await?;
     let mut image = LeafImage::new(c, &s, (&NodeHeader::of_leaf(&g, &s), fence_tag(None))).await?;
     (0..s.capacity).for_each(|i| image.free(i));
     if s.route(0).is_imaged() {
@@ -292,7 +292,7 @@ impl<'c> Load<'c> {
         let capacity = c.node.capacity();
         let (mut here, mut following, mut pairs) = (first, Pairs::default(), 0);
         let (mut lows, mut low) = (vec![Vec::new()], self.written_area(&[]).await?);
-        self.leaves.push(LeafMemory(c).take(capacity, &[]).await?);
+        self.leaves.push(LeafMemory(c).take(capacity, CellKind::Any(&[])).await?);
         loop {
             c.ep.renew_deadline();
             pairs += here.len() as u64;
@@ -307,7 +307,7 @@ impl<'c> Load<'c> {
             // A leaf's upper fence is the next leaf's lower fence, block included: exactly one of
             // them owns the block.
             let high = self.written_area(&fence).await?;
-            self.leaves.push(LeafMemory(c).take(capacity, &[]).await?);
+            self.leaves.push(LeafMemory(c).take(capacity, CellKind::Any(&[])).await?);
             self.build_leaf(i, &low, Some((&high, &fence)), &here).await?;
             lows.push(fence);
             low = high;

@@ -1,8 +1,9 @@
-//! Moving a leaf to another address: its range is worn out, or it shall have more slots.
+//! Moving a leaf to another address: its range is worn out, it shall have more slots, or its cell
+//! shall have an image, or none any more (`maintenance/admission.rs`).
 //!
 //! The steps under the lock of the old leaf L:
 //!
-//! 1. READ L; take memory for the new leaf S and its table; lock the parent with room for one more
+//! 1. Take memory for the new leaf S and its table; READ L; lock the parent with room for one more
 //!    record. Every step that can fail for want of memory comes before the commit.
 //! 2. WRITE S and S's table, awaited. S carries L's fences and all of its live entries.
 //! 3. `L.forward = S` commits.
@@ -33,8 +34,8 @@ use crate::format::Table;
 use crate::inner::{InnerLocks, LockedInner, Records};
 use crate::invariants::LeafState;
 use crate::leaf::{
-    Blocks, Images, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Tombstones,
-    image_at,
+    Blocks, CellKind, Images, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader,
+    Tombstones, image_at,
 };
 use crate::lock::{LeafLocks, Locked};
 use crate::router::{Router, route_of};
@@ -50,20 +51,22 @@ pub(crate) struct Relocation<'c> {
 }
 
 impl<'c> Relocation<'c> {
-    /// Moves the locked leaf to a new one of `capacity` slots. The lock comes back when there is no
-    /// memory for that.
+    /// Moves the locked leaf to a new one of `capacity` slots, with a cell of some kind. The lock
+    /// comes back when there is no memory for that, or when the record of the leaf is missing.
     pub(crate) async fn run(
         c: &'c Client,
         mut l: Locked,
-        capacity: usize,
+        (capacity, cell): (usize, CellKind<'_>),
     ) -> Result<Option<Locked>> {
-        let leaf = Leaves(c).image_of(&mut l).await;
-        let (l, leaf) = c.under(l, leaf).await?;
-        let new = match LeafMemory(c).take(capacity, &[]).await {
+        let taken = match LeafMemory(c).take(capacity, cell).await {
             Err(e) if e.kind() == ErrorKind::Full => return Ok(Some(l)),
-            new => new,
+            taken => taken,
         };
-        let (mut l, new) = c.under(l, new).await?;
+        let new;
+        (l, new) = c.under(l, taken).await?;
+        let leaf = Leaves(c).image_of(&mut l).await;
+        let leaf = leaf.inspect_err(|_| LeafMemory(c).give_back(&new));
+        let (mut l, leaf) = c.under(l, leaf).await?;
         let low = Leaves(c).low_of(&leaf).await?;
         let this = Self { c, leaf, low, new };
         let parent = match InnerLocks(c).lock_with_room(&this.low).await {

@@ -43,8 +43,8 @@ use crate::inner::{InnerNodes, Records};
 use crate::invariants::LeafState;
 use crate::journal::{Journaled, effect};
 use crate::leaf::{
-    Blocks, Entries, Images, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader,
-    SortedKeys, Unwritten,
+    Blocks, CellKind, Entries, Images, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf,
+    NodeHeader, SortedKeys, Unwritten,
 };
 use crate::lock::{LeafLocks, Locked, is_memory};
 use crate::point::Written;
@@ -283,7 +283,7 @@ impl<'c> Split<'c> {
         let plan = Plan::of(c, &leaf, pair.0).await?;
         let mut silent = Vec::new();
         for tries in 0.. {
-            let new = LeafMemory(c).take(leaf.capacity, &silent).await?;
+            let new = LeafMemory(c).take(leaf.capacity, CellKind::Any(&silent)).await?;
             let mut later = Unwritten::new();
             let halves = match Halves::of((c, l), &leaf, &plan, &new, pair, &mut later).await {
                 Ok(halves) => halves,

@@ -11,16 +11,31 @@ use crate::leaf::{Images, image_at};
 use crate::lock::{Locked, TableLocks, WordLocks};
 use crate::{Client, Mark, Mutant, Route, Tables};
 
+/// The cell of a new leaf's table.
+#[derive(Clone, Copy)]
+pub(crate) enum CellKind<'n> {
+    /// With an image where an owner has room for one, at none of some owners.
+    Any(&'n [NodeId]),
+    /// Without an image.
+    Plain,
+    /// This one, which is given back where there is no memory for its leaf.
+    Taken(TableId),
+}
+
 /// Memory of leaves and of their tables.
 #[derive(Clone, Copy)]
 pub(crate) struct LeafMemory<'c>(pub &'c Client);
 
 impl LeafMemory<'_> {
-    /// Memory for a new leaf, and for its table at none of some owners.
-    pub(crate) async fn take(self, capacity: usize, silent: &[NodeId]) -> Result<NewLeaf> {
+    /// Memory for a new leaf and its table.
+    pub(crate) async fn take(self, capacity: usize, cell: CellKind<'_>) -> Result<NewLeaf> {
         let node = &self.0.node;
         let arena = node.leaf_arena(capacity);
-        let grant = node.pool.alloc(&self.0.ep, arena, None).await?;
+        let grant = node.pool.alloc(&self.0.ep, arena, None).await.inspect_err(|_| {
+            if let CellKind::Taken(table) = cell {
+                node.pool.give_back_table(node.root.index, table);
+            }
+        })?;
         let side = match node.o.techniques.tables {
             Tables::Compute => Role::Compute,
             Tables::Memory => Role::Memory,
@@ -33,16 +48,20 @@ impl LeafMemory<'_> {
             node.pool.give_back(arena, grant);
             e
         };
-        let table = self.take_cell(capacity, side, silent).await;
+        let table = self.take_cell(capacity, side, cell).await;
         let table = table.map_err(give_back)?;
         let table_at = node.pool.resolve(&self.0.ep, table).await.map_err(give_back)?;
         Ok(NewLeaf { grant, table, table_at, capacity })
     }
 
-    /// A cell: with an image where an owner has room for one.
-    async fn take_cell(self, capacity: usize, side: Role, silent: &[NodeId]) -> Result<TableId> {
+    async fn take_cell(self, capacity: usize, side: Role, kind: CellKind<'_>) -> Result<TableId> {
         let (node, ep, index) = (&self.0.node, &self.0.ep, self.0.node.root.index);
-        if let Some(lines) = node.imaged_lines(capacity) {
+        let silent = match kind {
+            CellKind::Any(silent) => silent,
+            CellKind::Plain => &[],
+            CellKind::Taken(table) => return Ok(table),
+        };
+        if let (CellKind::Any(_), Some(lines)) = (kind, node.imaged_lines(capacity)) {
             match node.pool.alloc_table_beside(ep, index, (lines, side), silent).await {
                 Err(e) if matches!(e.kind(), ErrorKind::Full | ErrorKind::Unreachable) => {
                     Mark::ImagesFull.hit();

@@ -82,7 +82,7 @@ impl<'c> ModelSearch<'c> {
             }
         };
         match &found {
-            Some((_, is_direct)) if *is_direct => c.hits.count(),
+            Some((_, is_direct)) if *is_direct => _ = c.hits.count(),
             Some(_) => self.took_longer(&directory, number, key),
             None => {
                 Mark::ModelDescent.hit();

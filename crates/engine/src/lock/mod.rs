@@ -153,10 +153,9 @@ impl LeafLocks<'_> {
     pub(crate) async fn of_pair(self, (key, hash): HashedKey<'_>) -> Result<Locked> {
         if self.0.node.has_images()
             && let Some((route, slots)) = Router(self.0).cached_route(key, hash.fingerprint())
-            && route.is_imaged()
         {
             // The slot that the mirror names comes with the table.
-            let near = slots.and_then(|mut slots| slots.next());
+            let near = slots.filter(|_| route.is_imaged()).and_then(|mut slots| slots.next());
             if let Some(locked) = TableLocks(self.0).lock(&route, near).await? {
                 return Ok(locked);
             }

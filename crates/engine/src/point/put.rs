@@ -39,7 +39,7 @@ use crate::change::{Relocation, Split, must_relocate};
 use crate::format::{BODY_AT, Place, slot};
 use crate::hop::{Neighbourhoods, Places, Shift};
 use crate::journal::{Journaled, effect};
-use crate::leaf::{Blocks, Entries, Found, Images, Leaves, Looked, Probe, image_at};
+use crate::leaf::{Blocks, CellKind, Entries, Found, Images, Leaves, Looked, Probe, image_at};
 use crate::lock::{Change, LeafLocks, Locked, TableLocks, WordLocks};
 use crate::point::{Direct, DirectWrite, LockedWrite, Next, PointWrite, Present, end};
 use crate::recovery::recover_locks_due;
@@ -325,7 +325,7 @@ impl<'c> Writes<'c> {
             && shift.is_none()
             && let Some(capacity) = must_relocate(self.0, &l)
         {
-            match Box::pin(Relocation::run(self.0, l, capacity)).await? {
+            match Box::pin(Relocation::run(self.0, l, (capacity, CellKind::Any(&[])))).await? {
                 // Nothing is sealed yet: the write starts over, and other writers may still join
                 // it.
                 None => return Ok(None),

@@ -42,6 +42,7 @@ use dmtree_parts::sync::{Reading, reading};
 use crate::client::{Client, Route};
 use crate::leaf::{Blocks, LeafCopy, Leaves};
 use crate::learned::{Found, ModelSearch};
+use crate::maintenance::Uses;
 use crate::marks::Mark;
 use crate::recovery::LeafRecovery;
 
@@ -102,8 +103,10 @@ impl<'c> Router<'c> {
         self.0.ep.stage_cost(Stage::CacheLookup, 1);
         let found = self.0.node.cache.find(1, key, r);
         self.0.ep.stage_cost(Stage::FingerprintScan, 1);
-        if found.is_some() {
-            self.0.hits.count();
+        if let Some((node, i)) = found
+            && self.0.hits.count()
+        {
+            Uses(self.0).sample((node, i));
         }
         found
     }
@@ -119,7 +122,9 @@ impl<'c> Router<'c> {
         let r = reading();
         self.0.node.cache.lookup_many(1, keys, &r, |i, found| {
             if let Some((node, child)) = found {
-                self.0.hits.count();
+                if self.0.hits.count() {
+                    Uses(self.0).sample((node, child));
+                }
                 f(i, self.route_with_slots(node, child, hashes[i].fingerprint()));
             }
         });

@@ -236,3 +236,45 @@ fn images_at_owners() {
     let t = c.take_counts().total(&[OpKind::Delete]);
     assert_eq!((t.counts.mn.verbs(), t.counts.mn.write), (1_000, 1_000), "{t:?}");
 }
+
+/// An image moves from a leaf to another one by two relocations, each with its unlinking.
+#[test]
+fn admission_and_eviction() {
+    let techniques = Techniques { adaptive_capacity: false, ..Techniques::default() };
+    // Four images on each node, of 1472 bytes each.
+    let images = f64::from(4 * 1472) / f64::from(64 << 20);
+    let cluster = test_cluster(&Options { images, techniques, ..Options::default() });
+    let mut c = cluster.client(0).expect("attach");
+    let pairs = (0..2_000).map(|n| (key(n), n.to_le_bytes().to_vec()));
+    c.load(pairs.collect(), false, 0.7).expect("load");
+    (0..2_000).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
+    let mn_verbs = |c: &mut Client, n: u64| {
+        c.take_counts();
+        assert!(c.get(&key(n)).expect("get").is_some());
+        c.take_counts().total(&[OpKind::Get]).counts.mn.verbs()
+    };
+    let plain = (0..2_000).find(|n| mn_verbs(&mut c, *n) > 0).expect("few have images");
+    let node = cluster.cluster.compute_node(0).expect("exists");
+    let ep = node.endpoint(0).expect("a member");
+    let piece = |c: &mut Client| loop {
+        (0..8).for_each(|_| assert!(c.get(&key(plain)).expect("get").is_some()));
+        c.take_counts();
+        c.maintain().expect("maintain");
+        let t = c.take_counts().total(&[OpKind::Maintain]);
+        if t.counts.mn.write > 0 {
+            return t;
+        }
+    };
+    // READs, WRITEs and atomics at memory nodes and at owners; round trips.
+    for (what, mn, cn, trips) in
+        [("eviction", [5, 6, 2], [3, 4, 4], 15), ("admission", [6, 6, 2], [2, 3, 4], 14)]
+    {
+        let t = piece(&mut c);
+        let of = |side: &dmtree_fabric::SideCounts| [side.read, side.write, side.atomic];
+        let got = (t.ops, of(&t.counts.mn), of(&t.counts.cn), t.counts.round_trips);
+        assert_eq!(got, (2, mn, cn, trips), "{what}: {t:?}");
+        ep.core().block_on(ep.slot(), node.reclaim(&ep)).expect("reclaimed");
+    }
+    assert_eq!(mn_verbs(&mut c, plain), 0, "it has an image");
+    assert_eq!(mn_verbs(&mut c, plain), 0, "in this node's memory");
+}

@@ -90,6 +90,11 @@ fn local_images() -> Vec<Row> {
             .options(|o| Options { images: 0.9, ..small(o) })
             .pool(|p| p.memory_nodes = 2)
             .cache(0, 20),
+        model("images, that follow use", Keys::Hashed24, 3_000, 30_000)
+            .seed(11)
+            .options(|o| Options { images: 0.1, ..small(o) })
+            .pool(|p| p.memory_nodes = 2)
+            .cache(0, 20),
         model("images, few generations", Keys::Hashed24, 2_000, 30_000)
             .seed(10)
             .pool(|p| p.generation_bits = 2)

@@ -42,13 +42,17 @@ impl Record {
 }
 
 /// A line of memory. That of a record has the record in its first half, with a bit that says
-/// whether the mirror is filled, and fingerprints in the second half.
+/// whether the mirror is filled and a count of uses, and fingerprints in the second half.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Line([AtomicU64; 8]);
 
 /// The bit of word 3 that says whether the mirror is filled.
 const FILLED: u64 = 1 << 32;
+/// Where word 3 counts the uses of the child.
+const USES_AT: u32 = 48;
+/// The most that it counts.
+const MOST_USES: u64 = u64::MAX >> USES_AT;
 
 impl Line {
     fn of(r: &Record) -> Self {
@@ -108,6 +112,19 @@ impl Line {
     #[inline]
     fn is_filled(&self) -> bool {
         self.0[3].load(Relaxed) & FILLED != 0
+    }
+
+    fn uses(&self) -> u64 {
+        self.0[3].load(Relaxed) >> USES_AT
+    }
+
+    /// Changes the count of uses, and returns the former one.
+    fn count_uses(&self, change: impl Fn(u64) -> u64) -> u64 {
+        let counted = self.0[3].fetch_update(Relaxed, Relaxed, |word| {
+            let uses = change(word >> USES_AT).min(MOST_USES);
+            Some(word & !(MOST_USES << USES_AT) | uses << USES_AT)
+        });
+        counted.unwrap_or_default() >> USES_AT
     }
 }
 
@@ -402,6 +419,26 @@ impl CachedNode {
         Some(u32::from(record.capacity) - free?.len() as u32)
     }
 
+    /// Uses of child `i` that were counted, where the node has mirrors; none else.
+    pub fn uses(&self, i: usize) -> u64 {
+        self.lines_of(i).map_or(0, |(line, _)| line.uses())
+    }
+
+    /// Counts more uses of child `i`, where the node has mirrors. Returns how many it has now.
+    pub fn add_uses(&self, i: usize, more: u64) -> u64 {
+        let Some((line, _)) = self.lines_of(i) else { return 0 };
+        (line.count_uses(|uses| uses + more) + more).min(MOST_USES)
+    }
+
+    /// Halves the uses of child `i`, and returns how many it had.
+    pub fn halve_uses(&self, i: usize) -> u64 {
+        match self.lines_of(i) {
+            // Most have none, and their lines stay with other threads.
+            Some((line, _)) if line.uses() > 0 => line.count_uses(|uses| uses / 2),
+            _ => 0,
+        }
+    }
+
     /// Stores the fingerprints of child `i`, where the node has mirrors. A hint: racing calls may
     /// mix.
     pub fn fill_mirror(&self, i: usize, fps: &[u8]) {
@@ -438,8 +475,8 @@ impl CachedNode {
         });
     }
 
-    /// Copies the mirrors of children that stay the same from an older image. In both the children
-    /// are in key order.
+    /// Copies the mirrors and uses of children that stay the same from an older image. In both the
+    /// children are in key order.
     pub(super) fn carry_mirrors(&self, old: &Self) {
         let (Children::Mirrored(from), Children::Mirrored(to)) = (&old.children, &self.children)
         else {
@@ -450,6 +487,7 @@ impl CachedNode {
             let mut ahead = old.clone();
             let Some(from) = ahead.find(|from| from[0].is_same(&to[0])) else { continue };
             old = ahead;
+            to[0].count_uses(|uses| uses.max(from[0].uses()));
             if from[0].is_filled() {
                 let carry = |(to, from): (&AtomicU64, &AtomicU64)| {
                     to.store(from.load(Relaxed), Relaxed);

@@ -193,6 +193,39 @@ fn mirrors_of_large_leaves() {
     assert!(new.records().eq(records()));
 }
 
+/// Uses stay with a child that stays the same, whether its mirror is filled or not, and leave its
+/// mirror and version alone.
+#[test]
+fn uses_are_counted_and_halved() {
+    let cache = NodeCache::new(1 << 20, Some(1));
+    let old = put(&cache, 0, 100, &[0, 50]);
+    old.fill_mirror(0, &[3; 32]);
+    assert_eq!([old.uses(0), old.add_uses(0, 8), old.add_uses(1, 5)], [0, 8, 5]);
+    assert_eq!([old.halve_uses(0), old.uses(0), old.halve_uses(0), old.uses(0)], [8, 4, 4, 2]);
+    assert_eq!(old.add_uses(0, u64::from(u32::MAX)), u64::from(u16::MAX), "no more than that");
+    assert_eq!([old.halve_uses(0), old.uses(1)], [u64::from(u16::MAX), 5]);
+    let new = put(&cache, 0, 100, &[0, 50, 70]);
+    let uses = [new.uses(0), new.uses(1), new.uses(2), new.halve_uses(2)];
+    assert_eq!(uses, [u64::from(u16::MAX / 2), 5, 0, 0]);
+    assert_eq!(new.record_with_slots(0, 3).1.map(Iterator::count), Some(32));
+    assert!(new.record_with_slots(1, 3).1.is_none() && new.records().take(2).eq(old.records()));
+    let plain = NodeCache::new(1 << 20, None);
+    assert_eq!(put(&plain, 0, 100, &[0, 50]).add_uses(0, 1), 0, "no mirrors");
+}
+
+/// The nodes from the right end down, those beside a gap too.
+#[test]
+fn all_nodes_are_passed() {
+    let cache = NodeCache::new(1 << 20, Some(1));
+    [0, 200, 500].iter().for_each(|lo| _ = put(&cache, *lo, lo + 100, &[*lo]));
+    let (mut below, mut seen) = (None, Vec::new());
+    while let Some(node) = cache.pass_below(1, below.as_deref()) {
+        below = Some(node.lo().to_vec());
+        seen.push(node.record(0).child.bits() >> 8);
+    }
+    assert_eq!(seen, [500, 200, 0]);
+}
+
 #[test]
 fn readers_and_writers_together() {
     let cache = NodeCache::new(40_000, Some(1));

@@ -30,6 +30,29 @@ fn tables_spread_over_all_compute_nodes() {
     }
 }
 
+/// A node takes cells of its own region, as many as it has room for images, and one that comes back
+/// again.
+#[test]
+fn own_cells_are_within_the_own_room() {
+    let lines = 5;
+    let cluster = Cluster::embedded(&small(2, 3)).expect("valid");
+    let (node, ep) = super::common::of(&cluster, 1);
+    let index = run(&ep, node.create_index(&ep, "one", "test", b"{}")).expect("room").id;
+    let own = || run(&ep, node.alloc_own_table(&ep, index, lines)).expect("works");
+    assert_eq!(own(), None, "no room was given");
+    node.give_images(index, 3 * u64::from(lines) * 64);
+    // It is asked again after a while.
+    let first = (0..100).find_map(|_| own()).expect("room");
+    let cells: Vec<_> = [first].into_iter().chain(std::iter::from_fn(own)).collect();
+    assert_eq!(cells.len(), 3);
+    for t in &cells {
+        let at = run(&ep, node.resolve(&ep, *t)).expect("granted");
+        assert_eq!((at.node(), t.lines()), (node.cn(), lines));
+    }
+    node.give_back_table(index, cells[1]);
+    assert_eq!([own(), own()], [Some(cells[1]), None]);
+}
+
 #[test]
 fn partitions_fill_evenly() {
     let (_cluster, node, ep) = pool(&small(1, 1));

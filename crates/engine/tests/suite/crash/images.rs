@@ -55,8 +55,30 @@ fn relocation() {
     everywhere(&Script { ops, options: options.into(), cache_bytes, ..script }, 1);
 }
 
+/// Twelve leaves, and two cells with images on each of three nodes. The last leaf is used: another
+/// one loses its image to it. Then both are written.
+fn used() -> Script {
+    let load = ((0..384).map(|n| n * 10).collect(), 1.0);
+    let hot = 3_830;
+    let gets = |count| (0..count).map(|_| Op::Get(hot));
+    let mut ops: Vec<_> = gets(8).collect();
+    ops.extend([Op::Maintain, Op::Reclaim]);
+    ops.extend(gets(8));
+    ops.extend([Op::Maintain, Op::Update(hot, value(1)), Op::Insert(hot + 5, value(2))]);
+    // Leaves that had images.
+    ops.extend((0..5).map(|leaf| Op::Update(leaf * 320, value(3))));
+    let options = Options { images: 0.002, ..one_leaf().options.typed() };
+    Script { name: "use", load, ops, options: options.into(), ..one_leaf() }
+}
+
+#[test]
+fn admission_and_eviction() {
+    assert!(at_least(everywhere(&used(), 1).points, 1_000));
+}
+
 #[test]
 fn two_deaths() {
     double_crash(&imaged(splitting(5)), (5, 7));
     double_crash(&imaged(Script { ops: changes(), ..one_leaf() }), (7, 11));
+    double_crash(&used(), (11, 13));
 }
