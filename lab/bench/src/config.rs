@@ -126,7 +126,7 @@ settings! {
         #[arg(long)]
         steps: bool = false,
         /// Operations of a client between two calls of maintenance, where the workload changes the
-        /// set of keys.
+        /// set of keys, or reads alone give maintenance something to do.
         #[arg(skip)]
         #[serde(skip_serializing_if = "is_usual")]
         maintain_every: u32 = MAINTAIN_EVERY,
