@@ -509,7 +509,8 @@ pub fn load(test_cluster: &TestCluster, keys: Keys, n: u64) {
 /// Bulk load with a target distribution leaves leaves (and inner nodes) as full as inserts in
 /// random order do: Kolmogorov's distance of the two histograms is below 1 %. Both test clusters
 /// are empty and alike; `n` is some 10^5, so that chance stays below that. A run that is not whole
-/// has fewer keys, and its bound is that of the test of Kolmogorov and Smirnov at a level of 5 %.
+/// has fewer keys, and its bound is that of the test of Kolmogorov and Smirnov at a level of 5 %; a hundred inner
+/// nodes may differ by a tenth.
 pub fn random_fill(inserted: &TestCluster, loaded: &TestCluster, n: u64) {
     let is_whole = is_whole();
     // Inner nodes are fewer by their fan-out: their number needs some more keys than other rows.
@@ -528,11 +529,12 @@ pub fn random_fill(inserted: &TestCluster, loaded: &TestCluster, n: u64) {
     let floats = |fill: &[u64]| fill.iter().map(|c| *c as f64).collect::<Vec<_>>();
     let d = distance(&floats(&real.fill), &floats(&made.fill));
     let leaves = real.fill.iter().sum::<u64>() as f64;
-    let most = if is_whole { 0.01 } else { 1.36 * (2.0 / leaves).sqrt() };
+    let (most, most_inner) =
+        if is_whole { (0.01, 0.05) } else { (1.36 * (2.0 / leaves).sqrt(), 0.1) };
     assert!(d < most, "distance {d}: inserted {:?}, loaded {:?}", real.fill, made.fill);
     let ratio = made.inner_nodes as f64 / real.inner_nodes as f64;
     assert!(
-        (0.95..1.05).contains(&ratio),
+        (ratio - 1.0).abs() < most_inner,
         "{} and {} inner nodes",
         made.inner_nodes,
         real.inner_nodes

@@ -123,7 +123,7 @@ fn a_defect_that_is_repaired_fails() {
         [System(SystemSpec { defects, ..toy(&SOUND) })]
     };
     assert_eq!(defects::found(&defect(&RACES, &SOUND)), Vec::<String>::new());
-    one(&defects::found(&defect(&SOUND, &SOUND)), "a race: no seed of 0..20 shows it");
+    one(&defects::found(&defect(&SOUND, &SOUND)), "a race: no seed of 0..30 shows it");
     one(&defects::found(&defect(&RACES, &RACES)), "a race, repaired: seed ");
     let table = defects::markdown(&defect(&RACES, &SOUND)[0]);
     assert!(table.contains("| a race | toy |  | ") && table.contains(" | none of 3 |"));
