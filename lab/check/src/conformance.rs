@@ -509,8 +509,8 @@ pub fn load(test_cluster: &TestCluster, keys: Keys, n: u64) {
 /// Bulk load with a target distribution leaves leaves (and inner nodes) as full as inserts in
 /// random order do: Kolmogorov's distance of the two histograms is below 1 %. Both test clusters
 /// are empty and alike; `n` is some 10^5, so that chance stays below that. A run that is not whole
-/// has fewer keys, and its bound is that of the test of Kolmogorov and Smirnov at a level of 5 %; a hundred inner
-/// nodes may differ by a tenth.
+/// has fewer keys, and its bound is that of the test of Kolmogorov and Smirnov at a level of 5 %;
+/// a hundred inner nodes may differ by a tenth.
 pub fn random_fill(inserted: &TestCluster, loaded: &TestCluster, n: u64) {
     let is_whole = is_whole();
     // Inner nodes are fewer by their fan-out: their number needs some more keys than other rows.
