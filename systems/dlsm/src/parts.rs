@@ -325,8 +325,8 @@ mod tests {
         let built = now(&c, c.lead(&offer.1)).expect("all have ended");
         assert!(c.node.offers.begin().is_none());
         drop(offer);
-        let keys =
-            built.windows(2).all(|two| two[0].index.largest < two[1].index.first(0).0.into());
+        let ascends = |two: &[Built]| &two[0].index.largest[..] < two[1].index.first(0).0;
+        let keys = built.windows(2).all(ascends);
         let all = entries(shard.view().version.tables().map(|table| &table.meta));
         assert!(keys && built.len() >= PARTS, "{} tables", built.len());
         assert_eq!((entries(built.iter().map(|b| &b.meta)), garbage(&c)), (all, 0));
