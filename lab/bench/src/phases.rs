@@ -180,10 +180,12 @@ fn with_borders(options: AnyOptions, plan: &Plan) -> Result<AnyOptions> {
         sorted.records(at..at + 1).for_each(|record| plan.key(record, &mut key));
         key
     };
-    // The shortest bytes above the last key below: options have little room.
+    // The shortest bytes above the last key below, or above one that is a hundredth of a shard
+    // further down: options have little room.
     let first_of = |shard: u64| {
         let at = plan.spec.records * shard / shards;
-        let (below, mut key) = (key_at(at - 1), key_at(at));
+        let further = plan.spec.records / shards / 100;
+        let (below, mut key) = (key_at(at - 1 - further), key_at(at));
         let common = below.iter().zip(&key).take_while(|(a, b)| a == b).count();
         key.truncate(common + 1);
         key

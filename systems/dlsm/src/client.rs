@@ -15,6 +15,7 @@ use dmtree_parts::{BatchWrite, Outcome, SnapshotId, Write};
 
 use crate::bloom;
 use crate::fetch::{Fetch, InUse};
+use crate::format::Format;
 use crate::forward::{Answer, Asked, What, unexpected};
 use crate::key::Tag;
 use crate::log::Origin;
@@ -196,15 +197,19 @@ impl Dlsm {
         let places: Vec<_> = units.clone().map(|unit| table.unit(unit)).collect();
         let _in_use = InUse(&self.ep, &table.table);
         let read = self.node.remote(&self.ep).fetch(&places).await?;
-        let mut found: Option<Tag> = None;
+        let (mut found, mut passed): (Option<Tag>, u32) = (None, 0);
         for (unit, bytes) in units.zip(&read) {
             table.decode(unit..unit + 1, bytes, &mut |its, tag, value| {
+                passed += 1;
                 if found.is_none() && its == user && tag <= newest {
                     found = Some(tag);
                     out.clear();
                     out.extend_from_slice(value);
                 }
             })?;
+        }
+        if let Format::Blocks(_) = table.table.meta.format {
+            self.ep.stage_cost(Stage::IterEntry, passed);
         }
         Ok(found)
     }
@@ -296,6 +301,7 @@ impl Dlsm {
         let _queueing = match self.node.o.queue {
             true => {
                 let why = WaitReason { what: "the queue of writers", at: 0 };
+                self.ep.stage_cost(Stage::LocalQueue, 1);
                 shard.queue.acquire(&self.ep, why).await?;
                 Some(Turn(shard))
             }

@@ -7,6 +7,10 @@ use dmtree_pool::DATA_SERVICE;
 
 use crate::wire::{self, MOST_BYTES, Reply, Request};
 
+/// Threads that send and take the messages of calls look for one this often, ns. Those of Nova-LSM
+/// ask for a sleep of 10 us between two looks; timers of Linux take 50 us longer.
+const LOOK_NS: u64 = 60_000;
+
 /// A source of bytes of memory nodes.
 #[allow(async_fn_in_trait, reason = "it is used by clients, which stay on their thread")]
 pub(crate) trait Fetch {
@@ -18,6 +22,14 @@ pub(crate) trait Fetch {
 pub(crate) struct Remote<'e> {
     pub(crate) ep: &'e Endpoint,
     pub(crate) calls: bool,
+}
+
+/// Waits for the two threads that a message of Nova-LSM passes: that of the client, and that of the
+/// memory node, which looks half of the time between two looks later.
+pub(crate) async fn pass_message(ep: &Endpoint) {
+    for late in [0, LOOK_NS / 2] {
+        ep.sleep(LOOK_NS - (ep.now() + late) % LOOK_NS).await;
+    }
 }
 
 impl Fetch for Remote<'_> {
@@ -39,7 +51,9 @@ impl Fetch for Remote<'_> {
 }
 
 impl Remote<'_> {
+    /// The ranges are one message, and their bytes another one; the calls carry them in parts.
     async fn call(&self, ranges: &[(GlobalAddr, u32)]) -> Result<Vec<Vec<u8>>> {
+        pass_message(self.ep).await;
         let mut all = Vec::with_capacity(ranges.len());
         for (at, bytes) in ranges {
             let (mut whole, bytes) = (Vec::with_capacity(*bytes as usize), *bytes as usize);
@@ -53,6 +67,7 @@ impl Remote<'_> {
             }
             all.push(whole);
         }
+        pass_message(self.ep).await;
         Ok(all)
     }
 }

@@ -19,7 +19,7 @@ use crate::table::Maker;
 use crate::wire::{self, Merge, Request};
 
 /// MemTables of 16 writes: a few hundred are merged.
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options {
         memtable_entries: 16,
         immutables: 1,
@@ -33,27 +33,27 @@ fn options() -> Options {
 }
 
 /// A client of a node that owns a range, and the index.
-fn client(o: Options) -> (TestCluster, Dlsm) {
+pub(crate) fn client(o: Options) -> (TestCluster, Dlsm) {
     let cluster = TestCluster::new(&PoolOptions::default(), 1 << 20, o).expect("an index");
     let node: Arc<DlsmNode> = cluster.nodes[0].typed();
     let ep = cluster.cluster.compute_node(0).and_then(|node| node.endpoint(8 << 20)).expect("it");
     (cluster, Dlsm::new(ep, node))
 }
 
-fn now<T>(c: &Dlsm, f: impl Future<Output = Result<T>>) -> Result<T> {
+pub(crate) fn now<T>(c: &Dlsm, f: impl Future<Output = Result<T>>) -> Result<T> {
     c.ep.core().block_on(c.ep.slot(), f)
 }
 
-async fn put(c: &Dlsm, n: u64) -> Result<()> {
+pub(crate) async fn put(c: &Dlsm, n: u64) -> Result<()> {
     c.write_key(&key(n), Write::Put(&value(n))).await.map(drop)
 }
 
-fn router(c: &Dlsm) -> &Router {
+pub(crate) fn router(c: &Dlsm) -> &Router {
     c.node.router.get().expect("a write has opened it")
 }
 
 /// All that is due, and nothing of an open index is garbage.
-async fn settle(c: &Dlsm) -> Result<()> {
+pub(crate) async fn settle(c: &Dlsm) -> Result<()> {
     for _ in 0..1_000 {
         if c.node.is_settled() {
             break;

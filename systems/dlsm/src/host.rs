@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::sync::locked;
 use dmtree_fabric::{
-    Endpoint, Error, GlobalAddr, MAX_RPC_BYTES, NodeId, Result, RpcHandler, Service,
+    Endpoint, Error, GlobalAddr, MAX_RPC_BYTES, NodeId, Result, RpcHandler, Service, Stage,
 };
 use dmtree_pool::MemoryHolder;
 
@@ -211,11 +211,13 @@ impl Service for Host {
                 Reply::Freed { pieces, bytes }
             }
             Request::Read { offset, bytes } if bytes as usize <= wire::MOST_BYTES => {
+                ep.stage_cost(Stage::ServerCopy, bytes.div_ceil(1024));
                 let mut out = vec![0; bytes as usize];
                 memory()?.read(offset, &mut out)?;
                 Reply::Bytes(out)
             }
             Request::Write { offset, bytes } => {
+                ep.stage_cost(Stage::ServerCopy, bytes.len().div_ceil(1024) as u32);
                 memory()?.write(offset, bytes)?;
                 Reply::Done
             }

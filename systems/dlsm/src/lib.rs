@@ -41,6 +41,7 @@ mod node;
 mod options;
 mod owner;
 mod pages;
+mod parts;
 mod recorder;
 mod scan;
 mod shard;

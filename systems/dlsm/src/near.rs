@@ -68,9 +68,9 @@ impl Drop for Jobs<'_> {
     }
 }
 
-/// Tables that jobs have made, the last one first; those that are not taken are garbage, once no
-/// READ of a dropped future is on its way to them.
-struct Made<'n>(&'n Endpoint, Arc<Garbage>, Vec<Meta>);
+/// Tables that were made, the last one first; those that are not taken are garbage, once no READ of
+/// a dropped future is on its way to them.
+pub(crate) struct Made<'n>(pub(crate) &'n Endpoint, pub(crate) Arc<Garbage>, pub(crate) Vec<Meta>);
 
 impl Drop for Made<'_> {
     fn drop(&mut self) {

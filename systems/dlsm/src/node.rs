@@ -30,6 +30,7 @@ use crate::mutants::{Mutant, Mutants};
 use crate::near::Left;
 use crate::options::Options;
 use crate::owner::next_word;
+use crate::parts::Offers;
 use crate::recorder::Recorder;
 use crate::shard::{Shard, Snapshots};
 use crate::table::{Meta, Table};
@@ -147,7 +148,10 @@ pub struct DlsmNode {
     /// Ranges of dead owners were taken over: what those had taken is to be found.
     pub(crate) is_collection_due: AtomicBool,
     pub(crate) flushes: AtomicU32,
+    /// Workers that merge; and those of them that execute parts for another one.
     pub(crate) compactions: AtomicU32,
+    pub(crate) parts: AtomicU32,
+    pub(crate) offers: Offers,
     /// How many pieces of background work have ended.
     pub(crate) progress: AtomicU64,
     /// Where the next piece is looked for first.
@@ -193,6 +197,8 @@ impl DlsmNode {
             is_collection_due: AtomicBool::new(false),
             flushes: AtomicU32::new(0),
             compactions: AtomicU32::new(0),
+            parts: AtomicU32::new(0),
+            offers: Offers::default(),
             progress: AtomicU64::new(0),
             turn: AtomicU64::new(0),
             lookups: Arc::default(),

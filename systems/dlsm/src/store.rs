@@ -5,7 +5,7 @@ use dmtree_fabric::verb::write;
 use dmtree_fabric::{Endpoint, NodeId, Result};
 use dmtree_pool::{BlockPtr, block_class_of};
 
-use crate::fetch::{ask, no_processor};
+use crate::fetch::{ask, no_processor, pass_message};
 use crate::host::Host;
 use crate::node::DlsmNode;
 use crate::table::{Extent, Maker};
@@ -54,6 +54,7 @@ impl Store for Remote<'_> {
         let extent = Extent::new(block.addr(), n);
         self.put.push(extent);
         if self.calls {
+            pass_message(ep).await;
             for (i, part) in bytes.chunks(MOST_BYTES).enumerate() {
                 let offset = block.addr().offset() + (i * MOST_BYTES) as u64;
                 let request = Request::Write { offset, bytes: part };
@@ -62,6 +63,7 @@ impl Store for Remote<'_> {
                     _ => return Err(wire::unexpected(block.addr().node())),
                 }
             }
+            pass_message(ep).await;
             return Ok(extent);
         }
         // A buffer is there when an earlier WRITE has ended: the ring is the slab.

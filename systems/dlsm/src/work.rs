@@ -14,8 +14,9 @@ use crate::client::Dlsm;
 use crate::cursor::Cursor;
 use crate::fetch::{InUse, ask};
 use crate::key::KeyRange;
-use crate::merge::{merge, opened, write_all};
+use crate::merge::write_all;
 use crate::mutants::Mutant;
+use crate::near::Made;
 use crate::node::Router;
 use crate::options::Merging;
 use crate::recorder::Recorder;
@@ -43,10 +44,10 @@ pub(crate) enum Piece {
 }
 
 /// One of so many at a time.
-struct Running<'a>(&'a AtomicU32);
+pub(crate) struct Running<'a>(&'a AtomicU32);
 
 impl<'a> Running<'a> {
-    fn one_of(count: &'a AtomicU32, most: u32) -> Option<Self> {
+    pub(crate) fn one_of(count: &'a AtomicU32, most: u32) -> Option<Self> {
         let more = |n: u32| (n < most).then_some(n + 1);
         count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok().map(|_| Self(count))
     }
@@ -141,6 +142,9 @@ impl Dlsm {
                 Piece::Done => return Ok(Piece::Done),
                 piece => full |= piece == Piece::Full,
             }
+        }
+        if Box::pin(self.take_part()).await {
+            return Ok(Piece::Done);
         }
         for shard in own() {
             match Box::pin(self.compact_one(&shard)).await? {
@@ -280,9 +284,15 @@ impl Dlsm {
         Rule { range, oldest, bottom, format, table_bytes, piece_bytes, skips_one, splits }
     }
 
-    /// Tables that this client has built.
-    async fn tables_of(&self, shard: &Shard, built: Vec<Built>) -> Result<Vec<Arc<Table>>> {
+    /// Tables that were built; those that are not opened when this is dropped are garbage.
+    pub(crate) async fn tables_of(
+        &self,
+        shard: &Shard,
+        built: Vec<Built>,
+    ) -> Result<Vec<Arc<Table>>> {
         let (node, mut tables) = (&self.node, Vec::new());
+        let metas = built.iter().rev().map(|built| built.meta.clone()).collect();
+        let mut made = Made(&self.ep, node.garbage.clone(), metas);
         for Built { meta, index, filter } in built {
             let (number, garbage) = (shard.next_number(), Some(node.garbage.clone()));
             let table = match node.o.reads_back {
@@ -291,6 +301,7 @@ impl Dlsm {
             };
             node.indexes.add(&table);
             tables.push(table);
+            made.2.pop();
         }
         Ok(tables)
     }
@@ -346,33 +357,15 @@ impl Dlsm {
         {
             return Ok(tables);
         }
-        let (fetch, runs) = (node.remote(&self.ep), pick.runs());
-        let _in_use = InUse(&self.ep, &runs);
-        let runs = opened(&fetch, &runs).await?;
-        let mut tables = Vec::new();
-        for rule in &rules {
-            let mut store = self.blocks(shard.home, node.o.ring);
-            match merge((&self.ep, &fetch), &mut store, &runs, rule).await {
-                Ok(built) => {
-                    store.keep();
-                    tables.extend(self.tables_of(shard, built).await?);
-                }
-                Err(e) => {
-                    store.abandon().await;
-                    return Err(e);
-                }
-            }
-        }
-        Ok(tables)
+        Box::pin(self.merge_here(shard, pick.runs(), rules)).await
     }
 
     /// The memory node that is to merge: the one that has all inputs.
     fn near(&self, compaction: &Compaction<'_>) -> Option<NodeId> {
         let node = &self.node;
-        let running = node.compactions.load(Ordering::SeqCst);
         match node.o.merging {
             Merging::Owner => return None,
-            Merging::Adaptive if running > self.ep.caps().mn_cores => return None,
+            Merging::Adaptive if self.compactions() > self.ep.caps().mn_cores => return None,
             Merging::Near | Merging::Adaptive => {}
         }
         let mut extents = compaction.pick.inputs().flat_map(|table| table.meta.extents());
