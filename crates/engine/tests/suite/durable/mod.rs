@@ -323,8 +323,8 @@ fn adversarial_lives_keep_what_was_promised() {
     }
 }
 
-/// Each rule that a writer, a journal node or a survivor could break is seen, by one of these seeds.
-/// Where hundreds of seeds see nothing, the range begins behind them.
+/// Each rule that a writer, a journal node or a survivor could break is seen by one of these seeds.
+/// Where hundreds see nothing, the range begins behind them.
 #[test]
 #[expect(clippy::disallowed_macros, reason = "the seed that finds each")]
 fn broken_rules_are_found() {
