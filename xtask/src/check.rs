@@ -58,7 +58,7 @@ const BY_TESTS: &[(&str, &str)] = &[
     ),
     (
         "leaf lock: left to other nodes that have had it less often",
-        "fair: two_processes_add_to_counters",
+        "fair: two_nodes_add_to_counters",
     ),
     ("gc: a tombstone that no queue would unlink", "rare: a_tombstone_that_no_list_names"),
     ("merge: no neighbours under one parent", "rare: leaves_that_are_no_neighbours"),

@@ -334,8 +334,7 @@ fn seeds(args: &[String]) -> Result<()> {
     for (suites, (step, divisor)) in [(&engine, WHOLE), (&systems, some)] {
         let whole = [("DMTREE_CRASH_STEP", step), ("DMTREE_STEPS_DIVISOR", divisor)];
         for suite in suites {
-            // Processes that share two cores with six suites miss the deadlines of their verbs.
-            execute(suite.command().envs(whole).args(["--skip", "fair::two_processes"]))?;
+            execute(suite.command().envs(whole))?;
         }
     }
     let n = n.to_string();

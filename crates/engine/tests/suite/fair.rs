@@ -1,18 +1,13 @@
 //! Compute nodes that want one lock get it about as often as each other, whichever node owns its
-//! table.
+//! table. Of processes: `processes fairness` of `dmtree-cli`.
 #![expect(clippy::disallowed_methods, reason = "threads of two nodes in real time")]
 
-use std::io::{BufRead, BufReader, Write as _};
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_engine::Options;
-use dmtree_fabric::LeaseParameters;
-use dmtree_fabric::net::{DataPath, NicConfig};
 use dmtree_parts::{Outcome, Write};
-use dmtree_pool::{Cluster, MemoryNode, Place, PoolOptions};
+use dmtree_pool::{Cluster, PoolOptions};
 
 /// Counters, all of one leaf.
 const COUNTERS: u64 = 16;
@@ -94,75 +89,4 @@ fn two_nodes_add_to_counters_about_as_often() {
     let done = additions(&test_cluster, 16, |sum| sum >= 3_000);
     assert_eq!(total(&test_cluster), done.iter().sum::<u64>(), "every success has added one");
     judge(&done);
-}
-
-/// Tells the process of a test where the pool's first memory node listens.
-const FIRST: &str = "DMTREE_FAIR_FIRST";
-/// Threads of a process.
-const THREADS: u64 = 32;
-/// Duration of the additions.
-const ADDS_FOR: Duration = Duration::from_secs(3);
-
-fn cluster(first: &str) -> Cluster {
-    let (within, nic_config) = (Duration::from_secs(10), NicConfig::default());
-    let (listen, wanted, data_path) = ("127.0.0.1:0", None, None);
-    Cluster::join(&Place { first, listen, wanted, within, data_path, nic_config: &nic_config })
-        .expect("joins")
-}
-
-/// Another process: adds when told to, and reports how often it has succeeded. Does nothing by
-/// itself.
-#[test]
-#[expect(clippy::disallowed_macros, reason = "what the test that has started it reads")]
-fn a_process_that_adds() {
-    let Ok(first) = std::env::var(FIRST) else { return };
-    let test_cluster: TestCluster =
-        TestCluster::find(cluster(&first), 8 << 20, &options().into(), "test").expect("the index");
-    println!("there");
-    std::io::stdin().read_line(&mut String::new()).expect("told to begin");
-    let began = Instant::now();
-    let done = additions(&test_cluster, THREADS, |_| began.elapsed() > ADDS_FOR);
-    println!("added {}", done[0]);
-}
-
-fn process(first: &str) -> (Child, impl FnMut(&str) -> String + use<>) {
-    let mut child = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "fair::a_process_that_adds", "--nocapture"])
-        .env(FIRST, first)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("this program");
-    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let line = move |word: &str| {
-        let found = lines.by_ref().map_while(Result::ok).find(|l| l.contains(word));
-        found.unwrap_or_else(|| panic!("it has ended before it said {word:?}"))
-    };
-    (child, line)
-}
-
-/// One of the nodes owns the table, and takes its lock without a network hop.
-#[test]
-fn two_processes_add_to_counters_about_as_often() {
-    let pool =
-        PoolOptions { compute_nodes: 2, memory_bytes_per_node: 16 << 20, ..PoolOptions::default() };
-    let lease_parameters =
-        LeaseParameters { lease_ns: 20_000_000_000, ..LeaseParameters::default() };
-    let nic_config = NicConfig::default();
-    let mn =
-        MemoryNode::found("127.0.0.1:0", &pool, lease_parameters, DataPath::Frames, &nic_config)
-            .expect("a free port");
-    let first = mn.listens().to_owned();
-    let test_cluster: TestCluster =
-        TestCluster::on(cluster(&first), 8 << 20, options()).expect("an index");
-    make_counters(&test_cluster);
-    let (mut other, mut line) = process(&first);
-    line("there");
-    writeln!(other.stdin.take().expect("piped"), "go").expect("it reads");
-    let began = Instant::now();
-    let here = additions(&test_cluster, THREADS, |_| began.elapsed() > ADDS_FOR)[0];
-    let there = line("added").rsplit(' ').next().and_then(|n| n.parse().ok()).expect("a number");
-    assert!(other.wait().expect("a child").success());
-    assert_eq!(total(&test_cluster), here + there, "every success has added one");
-    judge(&[here, there]);
 }
