@@ -1,6 +1,5 @@
 //! Compute nodes that want one lock get it about as often as each other, whichever node owns its
 //! table. Of processes: `processes fairness` of `dmtree-cli`.
-#![expect(clippy::disallowed_methods, reason = "threads of two nodes in real time")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

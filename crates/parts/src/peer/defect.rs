@@ -157,7 +157,7 @@ pub struct Defect {
 }
 
 impl Defect {
-    /// A defect that this seed, or one of the next, shows, as a wrong history or as a failed operation.
+    /// A defect that this seed or one of the next shows, as a wrong history or a failed operation.
     pub fn new(name: &'static str, setting: Setting, seed: u64, repair: Repair) -> Self {
         Self {
             name,
