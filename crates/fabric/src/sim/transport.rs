@@ -356,8 +356,9 @@ impl Transport for SimTransport {
         ep.prefetch(&*self.local);
     }
 
+    /// None of a crashed node: its clients get no answer any more, not an error.
     fn own_memory(&self) -> Option<&dyn DirectMemory> {
-        Some(&*self.local)
+        (!self.is_dead()).then_some(&*self.local)
     }
 
     fn peek(&self, offset: u64) -> Option<u64> {
