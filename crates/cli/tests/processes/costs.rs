@@ -30,7 +30,7 @@ fn cells(
 }
 
 /// Systems that are sound with several clients on any fabric.
-const SOUND: &str = "dmtree,dmtree-tables-on-mn";
+const SOUND: &str = "dmtree,dmtree-tables-on-mn,dmtree-no-rtc";
 
 /// One of each family.
 const SYSTEMS: &str = "dmtree,fptree,dmtree-published,sherman-published";

@@ -134,7 +134,7 @@ fn even_use_moves_nothing() {
     assert!(before.iter().all(|leaf| after.contains(leaf)) && after.len() <= before.len() + 1);
 }
 
-/// What another node's client reads of a leaf whose image was evicted, and that was written since.
+/// The value that a READ from another node has, of a leaf that lost its image and then changed.
 fn read_behind_an_eviction(mutant: Option<Mutant>) -> Option<Vec<u8>> {
     let (cluster, [mut a, mut b]) = clients();
     cluster.nodes.iter().for_each(|n| n.typed::<crate::DmNode>().set_mutants(mutant.as_slice()));

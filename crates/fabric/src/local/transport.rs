@@ -48,8 +48,8 @@ impl Connection {
 
 type Connections = ByNode<Option<Rc<Connection>>>;
 
-/// The connections of a client whose verbs follow each other at once: they are borrowed once. As
-/// for its [`ExecutionMark`], no list executes beside.
+/// Connections that are borrowed once for several verbs in a row. As for the [`ExecutionMark`], no
+/// list executes beside.
 pub(crate) struct Connected<'e> {
     by: &'e LocalTransport,
     all: Option<Ref<'e, Connections>>,
