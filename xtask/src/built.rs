@@ -46,10 +46,11 @@ pub fn executables(build: &mut Command) -> Result<Vec<Executable>> {
 }
 
 /// The test program of this name of each package, as `cargo test --workspace` builds it: with the
-/// features that packages get there, so that nothing is built again.
+/// features that packages get there, so that nothing is built again. Cargo also builds examples,
+/// which may have the same name.
 pub fn tests_named(name: &str) -> Result<Vec<Executable>> {
     let build = ["test", "--workspace", "--no-run", "--quiet"];
     let mut made = executables(Command::new("cargo").args(build)).context("the tests")?;
-    made.retain(|executable| executable.name == name);
+    made.retain(|executable| executable.is_test && executable.name == name);
     Ok(made)
 }
