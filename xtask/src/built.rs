@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::Value;
 
 use crate::{output, root};
@@ -43,14 +43,4 @@ pub fn executables(build: &mut Command) -> Result<Vec<Executable>> {
         .filter_map(|line| serde_json::from_str(line).ok())
         .filter_map(|message| Executable::of(&message))
         .collect())
-}
-
-/// The test program of this name of each package, as `cargo test --workspace` builds it: with the
-/// features that packages get there, so that nothing is built again. Cargo also builds examples,
-/// which may have the same name.
-pub fn tests_named(name: &str) -> Result<Vec<Executable>> {
-    let build = ["test", "--workspace", "--no-run", "--quiet"];
-    let mut made = executables(Command::new("cargo").args(build)).context("the tests")?;
-    made.retain(|executable| executable.is_test && executable.name == name);
-    Ok(made)
 }

@@ -15,6 +15,7 @@ mod prose;
 mod report;
 mod soak;
 mod soft_roce;
+mod suites;
 mod tidy;
 mod ycsb;
 
@@ -23,8 +24,6 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-
-use built::{Executable, tests_named};
 
 /// A verb with its arguments, what it does, and its code.
 type Verb = (&'static str, &'static str, fn(&[String]) -> Result<()>);
@@ -104,7 +103,12 @@ const VERBS: &[Verb] = &[
     (
         "seeds [N] [--whole]",
         "all suites, with N seeds (default 300) of the interleaved and adversarial ones; --whole: every crash point of systems, too",
-        seeds,
+        suites::seeds,
+    ),
+    (
+        "peers",
+        "the test programs of the workspace that `cargo test` leaves out, of compared systems, benchmark and tools; the suites that `seeds` runs are left to it",
+        |_| suites::peers(),
     ),
     (
         "power-fail [N]",
@@ -309,42 +313,6 @@ fn hostile() -> Result<()> {
         .env("DMTREE_HOSTILE", "1000000,3000")
         .args(["test", "--release", "-p", "dmtree-cli", "--test", "processes", "hostile"])
         .args(["--", "--nocapture", "--test-threads", "1"]))
-}
-
-/// The distance of the crash points of systems, and the divisor of their conformance suites' steps,
-/// unless all are asked for: all of them take half an hour. The engine's are all tested always.
-const OF_SYSTEMS: (&str, &str) = ("12", "4");
-const WHOLE: (&str, &str) = ("full", "1");
-
-/// The suites of the engine, and of every crate of systems, as `cargo test` builds them: every
-/// crash point and every step of conformance of the engine, some of systems; then so
-/// many seeds of the interleaved suites, and of the adversarial ones of the engine.
-fn seeds(args: &[String]) -> Result<()> {
-    let (flags, numbers): (Vec<&String>, Vec<&String>) =
-        args.iter().partition(|arg| arg.starts_with('-'));
-    ensure!(flags.iter().all(|flag| *flag == "--whole"), "unknown: {flags:?}; --whole, or none");
-    let n: u32 = numbers.first().map_or(Ok(300), |n| n.parse()).context("a number of seeds")?;
-    let suites = tests_named("suite")?;
-    let of = |folder: &str| -> Vec<&Executable> {
-        suites.iter().filter(|suite| suite.folder.starts_with(folder)).collect()
-    };
-    let (engine, systems) = (of("crates/engine"), of("systems"));
-    ensure!(engine.len() == 1 && !systems.is_empty(), "cargo made {} suites", suites.len());
-    let some = if flags.is_empty() { OF_SYSTEMS } else { WHOLE };
-    for (suites, (step, divisor)) in [(&engine, WHOLE), (&systems, some)] {
-        let whole = [("DMTREE_CRASH_STEP", step), ("DMTREE_STEPS_DIVISOR", divisor)];
-        for suite in suites {
-            execute(suite.command().envs(whole))?;
-        }
-    }
-    let n = n.to_string();
-    for suite in engine.iter().chain(&systems) {
-        execute(suite.command().env("DMTREE_SEEDS", &n).arg("interleaved"))?;
-    }
-    for mutants in tests_named("mutants")? {
-        execute(mutants.command().env("DMTREE_STEPS_DIVISOR", WHOLE.1))?;
-    }
-    execute(engine[0].command().env("DMTREE_SEEDS", &n).arg("adversarial"))
 }
 
 /// What `dmtree bench list --json` lists.

@@ -301,7 +301,7 @@ fn binary_key_files_are_keys() {
 /// so.
 #[test]
 fn values_have_a_mebibyte_at_most() {
-    let line = "bench quick --distributions uniform --keys 20 --ops 16 --threads 2 --coroutines 1 --value-size 1MiB --quiet --systems";
+    let line = "bench quick --distributions uniform --workloads insert,update,scan --keys 8 --ops 4 --threads 2 --coroutines 1 --value-size 1MiB --quiet --systems";
     for fabric in ["local", "sim", "tcp"] {
         let of = |system| [&words(line)[..], &[system, "--fabric", fabric]].concat();
         ok(&of("dmtree"));

@@ -182,7 +182,7 @@ fn what_was_acknowledged_outlives_the_death_of_all_processes() {
 /// index is there before it is whole.
 #[test]
 fn a_restart_that_is_killed_can_be_repeated() {
-    const PAIRS: usize = 60_000;
+    const PAIRS: usize = 20_000;
     let dir = tempfile::tempdir().expect("a directory");
     let dirs = [dir.path().join("j0"), dir.path().join("j1")];
     let dirs = [&*dirs[0], &*dirs[1]];
