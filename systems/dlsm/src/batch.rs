@@ -6,13 +6,14 @@ use dmtree_fabric::{Error, Result};
 use dmtree_parts::BatchWrite;
 
 use crate::bloom;
-use crate::client::{Dlsm, not_open};
+use crate::calls::{Answer, Asked, Calls, What, unexpected};
+use crate::client::not_open;
 use crate::format::entry_bytes;
-use crate::forward::{Answer, Asked, What, unexpected};
 use crate::log::Origin;
 use crate::shard::Shard;
+use crate::write::Writes;
 
-impl Dlsm {
+impl Writes<'_> {
     /// Writes several keys at one instant.
     ///
     /// # Errors
@@ -23,18 +24,18 @@ impl Dlsm {
         batch.iter().for_each(|(key, value)| _ = last.insert(key, *value));
         let batch: Vec<BatchWrite<'_>> = last.into_iter().collect();
         let bytes: usize = batch.iter().map(|(k, v)| entry_bytes(k, v.unwrap_or_default())).sum();
-        let most = self.node.o.memtable_bytes;
+        let most = self.0.node.o.memtable_bytes;
         if bytes as u64 > most {
             return Err(Error::invalid(format!(
                 "a batch of {bytes} bytes is over memtable_bytes, which is {most}: divide it"
             )));
         }
         let Some((first, _)) = batch.first() else { return Ok(()) };
-        let router = self.node.made(&self.ep).await?;
-        let (o, me) = (&self.node.o, self.node.pool.cn());
+        let router = self.0.node.made(&self.0.ep).await?;
+        let (o, me) = (&self.0.node.o, self.0.node.pool.cn());
         if o.any_node {
             // Its one shard has all keys.
-            return match self.ask_owner(router, 0, &What::Batch(batch.clone())).await? {
+            return match Calls(self.0).ask_owner(router, 0, &What::Batch(batch.clone())).await? {
                 Asked::Here(shard, origin) => self.write_batch_in(&shard, &batch, origin).await,
                 Asked::There(Answer::Done) => Ok(()),
                 Asked::There(_) => Err(unexpected()),
@@ -61,7 +62,7 @@ impl Dlsm {
             return Ok(());
         }
         let hashes = batch.iter().map(|(key, _)| bloom::hash(key));
-        let turns = self.node.turns.take(&self.ep, hashes).await?;
+        let turns = self.0.node.turns.take(&self.0.ep, hashes).await?;
         self.store_all(shard, batch, (turns, origin)).await
     }
 }

@@ -18,9 +18,9 @@ use dmtree_parts::gc::{Collector, Run};
 use dmtree_parts::{Found, Root, Work};
 use dmtree_pool::{BlockPtr, Gc, PoolNode, Span, Told};
 
-use crate::client::Dlsm;
+use crate::calls::{Calls, What};
+use crate::client::Client;
 use crate::fetch::ask;
-use crate::forward::What;
 use crate::garbage::BATCH;
 use crate::node::DlsmNode;
 use crate::options::Merging;
@@ -103,15 +103,18 @@ pub(crate) fn blocks_of(shard: &Shard) -> Vec<BlockPtr> {
     tables.chain(kept).collect()
 }
 
-impl Dlsm {
+/// A garbage collection, by a client.
+pub(crate) struct Collecting<'c>(pub(crate) &'c Client);
+
+impl Collecting<'_> {
     /// Runs a whole collection.
     pub(crate) async fn gc_op(&self) -> Result<Found> {
-        if !self.node.o.any_node {
+        if !self.0.node.o.any_node {
             return Ok(Found::default());
         }
         // A range that is claimed now is no change during the collection.
         self.own_all().await?;
-        let gc = self.node.pool.next_gc(&self.ep, self.node.root.index).await?;
+        let gc = self.0.node.pool.next_gc(&self.0.ep, self.0.node.root.index).await?;
         self.collect(gc, None).await
     }
 
@@ -119,14 +122,14 @@ impl Dlsm {
     /// has done so.
     ///
     /// # Errors
-    /// As [`Dlsm::gc_op`]; while nodes join, die or do not answer it stays due.
+    /// As [`Collecting::gc_op`]; while nodes join, die or do not answer it stays due.
     pub(crate) async fn collect_when_due(&self) -> Result<Work> {
-        let (node, root) = (&self.node, self.node.root.word);
+        let (node, root) = (&self.0.node, self.0.node.root.word);
         if !node.is_collection_due.swap(false, Ordering::SeqCst) {
             return Ok(Work::None);
         }
-        let scope = self.ep.begin(OpKind::Maintain);
-        let collected = match node.pool.has_uncounted_deaths(&self.ep, root).await {
+        let scope = self.0.ep.begin(OpKind::Maintain);
+        let collected = match node.pool.has_uncounted_deaths(&self.0.ep, root).await {
             Ok(true) => Box::pin(self.gc_op()).await.map(|_| Work::Some),
             other => other.map(|_| Work::None),
         };
@@ -143,10 +146,10 @@ impl Dlsm {
 
     /// Every range has an owner that lives, and that holds what its manifest names.
     async fn own_all(&self) -> Result<()> {
-        let Some(router) = self.node.opened(&self.ep).await? else { return Ok(()) };
+        let Some(router) = self.0.node.opened(&self.0.ep).await? else { return Ok(()) };
         for range in 0..router.shards.len() {
-            self.ep.renew_deadline();
-            self.ask_owner(router, range, &What::Own).await?;
+            self.0.ep.renew_deadline();
+            Calls(self.0).ask_owner(router, range, &What::Own).await?;
         }
         Ok(())
     }
@@ -161,10 +164,10 @@ impl Dlsm {
         for extent in made.flat_map(|table| table.meta.extents()) {
             theirs.entry(extent.at().node()).or_default().push(*extent);
         }
-        let owner = self.node.me;
+        let owner = self.0.node.me;
         for (node, extents) in &theirs {
             for some in extents.chunks(BATCH) {
-                self.ep.renew_deadline();
+                self.0.ep.renew_deadline();
                 let request = Request::Adopt { owner, extents: some.to_vec() };
                 self.done(*node, &request).await?;
             }
@@ -173,7 +176,7 @@ impl Dlsm {
     }
 
     async fn done(&self, to: NodeId, request: &Request<'_>) -> Result<()> {
-        match ask(&self.ep, to, request).await? {
+        match ask(&self.0.ep, to, request).await? {
             Reply::Done => Ok(()),
             _ => Err(wire::unexpected(to)),
         }
@@ -181,13 +184,13 @@ impl Dlsm {
 
     /// The marks of dead owners at all memory nodes.
     async fn dead(&self) -> Result<Vec<(NodeId, u64)>> {
-        let (node, mut all) = (&self.node, Vec::new());
+        let (node, mut all) = (&self.0.node, Vec::new());
         if node.o.merging == Merging::Owner {
             return Ok(all);
         }
         for memory in (0..node.pool.memory_nodes()).map(|n| NodeId::memory(n as u16)) {
             let request = Request::Owners { index: node.root.index };
-            let Reply::Owners(owners) = ask(&self.ep, memory, &request).await? else {
+            let Reply::Owners(owners) = ask(&self.0.ep, memory, &request).await? else {
                 return Err(wire::unexpected(memory));
             };
             all.extend(owners.into_iter().filter(|o| node.is_gone(*o)).map(|o| (memory, o)));
@@ -196,12 +199,12 @@ impl Dlsm {
     }
 }
 
-impl Collector for Dlsm {
+impl Collector for Collecting<'_> {
     type Position = ();
     type Notes = Vec<(NodeId, u64)>;
 
     fn place(&self) -> (&Endpoint, &PoolNode, Root) {
-        (&self.ep, &self.node.pool, self.node.root)
+        (&self.0.ep, &self.0.node.pool, self.0.node.root)
     }
 
     async fn first(&self) -> Result<()> {
@@ -215,8 +218,8 @@ impl Collector for Dlsm {
     }
 
     async fn find_lost(&self, run: &mut Collection) -> Result<()> {
-        let pool = &self.node.pool;
-        let held = pool.collect(&self.ep, &run.gc, Told::All).await?;
+        let pool = &self.0.node.pool;
+        let held = pool.collect(&self.0.ep, &run.gc, Told::All).await?;
         run.found.doubly = held.twice.len() as u64;
         run.lost = pool.lost(&run.gc, &[&held]);
         Ok(())
@@ -227,8 +230,8 @@ impl Collector for Dlsm {
     }
 
     async fn take_lost(&self, run: &mut Collection) -> Result<()> {
-        let pool = &self.node.pool;
-        let logged = pool.collect(&self.ep, &run.gc, Told::GcLog).await?;
+        let pool = &self.0.node.pool;
+        let logged = pool.collect(&self.0.ep, &run.gc, Told::GcLog).await?;
         for (at, bytes) in std::mem::take(&mut run.lost.space) {
             if !logged.has(Span::Bytes(at.bits(), bytes)) {
                 run.found.space_bytes += bytes;
@@ -236,8 +239,8 @@ impl Collector for Dlsm {
             }
         }
         for (memory, owner) in std::mem::take(&mut run.own) {
-            let request = Request::FreeOf { index: self.node.root.index, owner };
-            match ask(&self.ep, memory, &request).await? {
+            let request = Request::FreeOf { index: self.0.node.root.index, owner };
+            match ask(&self.0.ep, memory, &request).await? {
                 Reply::Freed { pieces, bytes } => {
                     run.found.objects += pieces;
                     run.found.bytes += bytes;
@@ -249,6 +252,6 @@ impl Collector for Dlsm {
     }
 
     async fn note_done(&self, gc: &Gc) -> Result<()> {
-        self.node.pool.note_counted(&self.ep, gc, self.node.root.word).await
+        self.0.node.pool.note_counted(&self.0.ep, gc, self.0.node.root.word).await
     }
 }

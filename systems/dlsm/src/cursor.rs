@@ -14,7 +14,7 @@ use crate::fetch::Fetch;
 use crate::format::Format;
 use crate::key::{KeyRange, Pair, Tag};
 use crate::memtable::MemTable;
-use crate::table::Opened;
+use crate::opened::Opened;
 
 /// Versions that are copied from a MemTable at once, at most.
 const COPIED: usize = 512;

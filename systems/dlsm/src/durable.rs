@@ -9,13 +9,14 @@ use dmtree_fabric::{Error, ErrorKind, Result, WaitReason};
 use dmtree_parts::BatchWrite;
 use dmtree_pool::{BLOCK_MAX_BYTES, BlockPtr};
 
-use crate::client::Dlsm;
+use crate::client::Client;
 use crate::key::Seq;
 use crate::log::{Group, Origin, check_record, pairs, record_bytes};
 use crate::manifest::{Roll, Step};
 use crate::mutants::Mutant;
 use crate::recorder::{Recorder, Taken};
 use crate::shard::Shard;
+use crate::write::Writes;
 
 /// The longest pause of a client that waits for a step of another one, ns.
 const LONGEST_NS: u64 = 50_000;
@@ -31,9 +32,12 @@ impl<F: Fn()> Drop for Unfinished<F> {
     }
 }
 
-impl Dlsm {
+/// What a client does for writes that outlive their owner.
+pub(crate) struct Durability<'c>(pub(crate) &'c Client);
+
+impl Durability<'_> {
     /// Takes a write of several keys with one number, and logs it; it is visible once
-    /// [`Dlsm::settle`] has returned.
+    /// [`Durability::settle`] has returned.
     ///
     /// # Errors
     /// `Full`, without effect; `InvalidArgument` for more than a block of the log has; those of the
@@ -46,14 +50,14 @@ impl Dlsm {
     ) -> Result<Seq> {
         let pairs = pairs(batch)?;
         check_record(&pairs)?;
-        self.ep.point().await;
+        self.0.ep.point().await;
         loop {
             match recorder.take(shard, (batch, &pairs), origin) {
                 Taken::As(seq) => {
-                    self.charge_put(batch.len() as u32);
+                    Writes(self.0).charge_put(batch.len() as u32);
                     return Ok(seq);
                 }
-                Taken::NoNumber => self.switch(shard).await?,
+                Taken::NoNumber => Writes(self.0).switch(shard).await?,
                 Taken::NoBlock => {
                     Box::pin(self.grow_log((shard, recorder), record_bytes(&pairs))).await?;
                 }
@@ -72,8 +76,8 @@ impl Dlsm {
         seq: Seq,
     ) -> Result<()> {
         let what = "the log, for writes with lower numbers";
-        let mut backoff = self.ep.backoff_within(what, recorder.head, LONGEST_NS);
-        while shard.view().visible(&self.node.o) < seq {
+        let mut backoff = self.0.ep.backoff_within(what, recorder.head, LONGEST_NS);
+        while shard.view().visible(&self.0.node.o) < seq {
             if let Some(group) = recorder.begin_group() {
                 self.write_group(recorder, group).await.map_err(Error::effect_unknown)?;
                 continue;
@@ -85,12 +89,12 @@ impl Dlsm {
 
     /// WRITEs a group.
     async fn write_group(&self, recorder: &Recorder, group: Group) -> Result<()> {
-        let early = self.node.mutants.has(Mutant::AcknowledgeEarly);
+        let early = self.0.node.mutants.has(Mutant::AcknowledgeEarly);
         if early {
             recorder.end_group(&group, true);
         }
         let mut unfinished = Unfinished((!early).then_some(|| recorder.end_group(&group, false)));
-        self.ep.write_bytes(group.at, &group.bytes).await?;
+        self.0.ep.write_bytes(group.at, &group.bytes).await?;
         if unfinished.0.take().is_some() {
             recorder.end_group(&group, true);
         }
@@ -104,14 +108,14 @@ impl Dlsm {
     pub(crate) async fn grow_log(&self, kept: (&Shard, &Recorder), bytes: usize) -> Result<()> {
         let (shard, recorder) = kept;
         let why = WaitReason { what: "another block of the log", at: 0 };
-        shard.growth.acquire(&self.ep, why).await?;
+        shard.growth.acquire(&self.0.ep, why).await?;
         let _turn = Unfinished(Some(|| _ = shard.growth.release()));
         let edit = match recorder.room(bytes) {
             // Another client has given it one meanwhile.
             Some(edit) if bytes > 0 => edit,
             Some(_) if !recorder.wants_block() => return Ok(()),
             _ => {
-                let bytes = self.node.o.log_bytes.max(bytes as u32);
+                let bytes = self.0.node.o.log_bytes.max(bytes as u32);
                 recorder.add_block(self.block(shard, bytes).await?)
             }
         };
@@ -119,7 +123,7 @@ impl Dlsm {
     }
 
     async fn block(&self, shard: &Shard, bytes: u32) -> Result<BlockPtr> {
-        self.node.take_block(&self.ep, bytes, shard.home).await
+        self.0.node.take_block(&self.0.ep, bytes, shard.home).await
     }
 
     /// Waits until the manifest has an edit.
@@ -131,7 +135,7 @@ impl Dlsm {
         (shard, recorder): (&Shard, &Recorder),
         edit: u64,
     ) -> Result<()> {
-        let mut backoff = self.ep.backoff_within("the manifest", recorder.head, LONGEST_NS);
+        let mut backoff = self.0.ep.backoff_within("the manifest", recorder.head, LONGEST_NS);
         while recorder.durable() < edit {
             let Some(step) = recorder.begin_step()? else {
                 backoff.step().await?;
@@ -140,7 +144,7 @@ impl Dlsm {
             let mut unfinished = Unfinished(Some(|| recorder.step_in_doubt()));
             match step {
                 Step::Append { at, bytes, upto } => {
-                    self.ep.write_bytes(at, &bytes).await?;
+                    self.0.ep.write_bytes(at, &bytes).await?;
                     unfinished.0.take();
                     recorder.appended(bytes.len(), upto);
                 }
@@ -156,16 +160,16 @@ impl Dlsm {
 
     /// Writes a new segment of the manifest, and has the word of the range name it.
     async fn roll(&self, shard: &Shard, recorder: &Recorder, begun: Option<Roll>) -> Result<()> {
-        let mut bytes = self.node.o.manifest_bytes;
+        let mut bytes = self.0.node.o.manifest_bytes;
         let roll = loop {
             if let Some(roll) = &begun {
                 break roll.clone();
             }
             let place = self.block(shard, bytes).await?;
-            match shard.new_segment(recorder, place, |client| self.node.is_gone(client))? {
+            match shard.new_segment(recorder, place, |client| self.0.node.is_gone(client))? {
                 Ok(roll) => break roll,
                 Err(needed) => {
-                    self.node.give_back([place]);
+                    self.0.node.give_back([place]);
                     if needed > BLOCK_MAX_BYTES as usize {
                         return Err(Error::full(format!(
                             "a shard's manifest of {needed} bytes is over a block: create the \
@@ -178,11 +182,11 @@ impl Dlsm {
         };
         let word = recorder.head.plus(8);
         let (before, new) = (roll.before, roll.place.bits());
-        if self.node.mutants.has(Mutant::SegmentEarly) {
-            self.ep.cas(word, before, new).await?;
+        if self.0.node.mutants.has(Mutant::SegmentEarly) {
+            self.0.ep.cas(word, before, new).await?;
         }
-        self.ep.write_bytes(roll.place.addr(), &roll.bytes).await?;
-        let found = self.ep.cas(word, before, new).await?;
+        self.0.ep.write_bytes(roll.place.addr(), &roll.bytes).await?;
+        let found = self.0.ep.cas(word, before, new).await?;
         match found == before || found == new {
             true => Ok(()),
             false => Err(Error::new(
@@ -204,7 +208,7 @@ impl Dlsm {
             self.write_group(recorder, group).await?;
             return Ok(true);
         }
-        if recorder.wants_block() && self.node.o.log {
+        if recorder.wants_block() && self.0.node.o.log {
             self.grow_log(kept, 0).await?;
             return Ok(true);
         }
@@ -217,6 +221,6 @@ impl Dlsm {
 
     /// Gives back the blocks that an edit on the memory node has freed.
     pub(crate) fn free(&self, recorder: &Recorder) {
-        self.node.give_back(recorder.freed());
+        self.0.node.give_back(recorder.freed());
     }
 }

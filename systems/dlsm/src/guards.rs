@@ -8,15 +8,22 @@ use dmtree_fabric::{ErrorKind, MAX_JOBS, Result, SeededRandom};
 use dmtree_parts::Write;
 use dmtree_pool::{DATA_SERVICE, PoolOptions};
 
-use crate::client::Dlsm;
+use crate::client::Client;
+use crate::durable::Durability;
 use crate::handover::Leaving;
 use crate::key::KeyRange;
 use crate::mutants::Mutant;
-use crate::node::{DlsmNode, Router};
+use crate::near::NearMerges;
+use crate::node::DlsmNode;
 use crate::options::Options;
+use crate::owner::Ranges;
 use crate::owner::{Claim, head_of};
+use crate::read::Reads;
+use crate::router::Router;
 use crate::table::Maker;
 use crate::wire::{self, Merge, Request};
+use crate::work::Background;
+use crate::write::Writes;
 
 /// MemTables of 16 writes: a few hundred are merged.
 pub(crate) fn options() -> Options {
@@ -33,32 +40,32 @@ pub(crate) fn options() -> Options {
 }
 
 /// A client of a node that owns a range, and the index.
-pub(crate) fn client(o: Options) -> (TestCluster, Dlsm) {
+pub(crate) fn client(o: Options) -> (TestCluster, Client) {
     let cluster = TestCluster::new(&PoolOptions::default(), 1 << 20, o).expect("an index");
     let node: Arc<DlsmNode> = cluster.nodes[0].typed();
     let ep = cluster.cluster.compute_node(0).and_then(|node| node.endpoint(8 << 20)).expect("it");
-    (cluster, Dlsm::new(ep, node))
+    (cluster, Client::new(ep, node))
 }
 
-pub(crate) fn now<T>(c: &Dlsm, f: impl Future<Output = Result<T>>) -> Result<T> {
+pub(crate) fn now<T>(c: &Client, f: impl Future<Output = Result<T>>) -> Result<T> {
     c.ep.core().block_on(c.ep.slot(), f)
 }
 
-pub(crate) async fn put(c: &Dlsm, n: u64) -> Result<()> {
-    c.write_key(&key(n), Write::Put(&value(n))).await.map(drop)
+pub(crate) async fn put(c: &Client, n: u64) -> Result<()> {
+    Writes(c).write_key(&key(n), Write::Put(&value(n))).await.map(drop)
 }
 
-pub(crate) fn router(c: &Dlsm) -> &Router {
+pub(crate) fn router(c: &Client) -> &Router {
     c.node.router.get().expect("a write has opened it")
 }
 
 /// All that is due, and nothing of an open index is garbage.
-pub(crate) async fn settle(c: &Dlsm) -> Result<()> {
+pub(crate) async fn settle(c: &Client) -> Result<()> {
     for _ in 0..1_000 {
         if c.node.is_settled() {
             break;
         }
-        c.work_piece().await?;
+        Background(c).work_piece().await?;
     }
     assert!(c.node.is_settled(), "it comes to an end");
     Ok(())
@@ -80,11 +87,11 @@ fn a_node_that_gives_a_range_away_frees_nothing() {
         n += 1;
         assert!(n < 10_000, "a merge makes garbage");
         if !has_garbage() {
-            now(&c, c.work_piece()).expect("room");
+            now(&c, Background(&c).work_piece()).expect("room");
         }
     }
     let leaving = Leaving::begin(&router(&c).shards[0], &c.node.leaving);
-    now(&c, c.work_piece()).expect("nothing to do");
+    now(&c, Background(&c).work_piece()).expect("nothing to do");
     assert!(!c.node.garbage.is_empty(), "the manifest does not have the merge");
     drop(leaving);
     now(&c, settle(&c)).expect("it is freed");
@@ -98,7 +105,7 @@ fn a_range_in_use_is_not_given_away() {
     (0..100).for_each(|n| now(&c, put(&c, n)).expect("room"));
     now(&c, settle(&c)).expect("room");
     let range = &router(&c).shards[0];
-    let give = || now(&c, c.give_away(router(&c), 0, 0));
+    let give = || now(&c, Ranges(&c).give_away(router(&c), 0, 0));
     let stays = || {
         let e = give().expect_err("it is in use");
         assert!(e.kind() == ErrorKind::Busy && range.get().is_some(), "{e}");
@@ -116,11 +123,11 @@ fn a_range_in_use_is_not_given_away() {
 }
 
 /// Drops a take-over of a range without an owner at every step, and looks at what is left.
-fn take_over_dropped_everywhere(look: impl Fn(&Dlsm, u64)) {
+fn take_over_dropped_everywhere(look: impl Fn(&Client, u64)) {
     let script = Script { compute_nodes: 1, ..Script::new("a take-over", options()) };
     let scenario = Scenario::new(&script, false, 1);
     let node: Arc<DlsmNode> = scenario.test_cluster.nodes[0].typed();
-    let c = Dlsm::new(scenario.own_endpoint(0), node);
+    let c = Client::new(scenario.own_endpoint(0), node);
     let taken = async {
         for n in 0..200 {
             put(&c, n).await?;
@@ -129,13 +136,13 @@ fn take_over_dropped_everywhere(look: impl Fn(&Dlsm, u64)) {
         for n in 0..10 {
             put(&c, n).await?;
         }
-        c.give_away(router(&c), 0, 0).await?;
+        Ranges(&c).give_away(router(&c), 0, 0).await?;
         settle(&c).await?;
         for polls in 1..1_000 {
             let claim = Claim::new(c.node.pool.member());
             let word = claim.word();
             c.ep.renew_deadline();
-            let done = dropped_after(polls, c.begin(router(&c), 0, claim)).await;
+            let done = dropped_after(polls, Ranges(&c).begin(router(&c), 0, claim)).await;
             if done.transpose()?.is_some() {
                 return Ok(polls);
             }
@@ -153,7 +160,10 @@ fn take_over_dropped_everywhere(look: impl Fn(&Dlsm, u64)) {
     assert!(scenario.trouble().is_none() && steps > 10, "{steps}: {:?}", scenario.trouble());
     for n in 0..200 {
         let mut found = Vec::new();
-        assert!(scenario.now(c.read(&key(n), &mut found)).expect("its own") && found == value(n));
+        assert!(
+            scenario.now(Reads(&c).read(&key(n), &mut found)).expect("its own")
+                && found == value(n)
+        );
     }
 }
 
@@ -182,8 +192,8 @@ fn jobs_of_dropped_workers_are_ended() {
     let script = Script { compute_nodes: 1, ..Script::new("dropped workers", options()) };
     let scenario = Scenario::new(&script, false, 1);
     let node: Arc<DlsmNode> = scenario.test_cluster.nodes[0].typed();
-    let c = Dlsm::new(scenario.own_endpoint(0), node);
-    let newest = |c: &Dlsm| {
+    let c = Client::new(scenario.own_endpoint(0), node);
+    let newest = |c: &Client| {
         let shard = router(c).shards[0].get().expect("its own");
         let version = shard.view().version.clone();
         let merged = version.levels[1..].iter().flatten();
@@ -196,7 +206,7 @@ fn jobs_of_dropped_workers_are_ended() {
             c.ep.renew_deadline();
             put(&c, n % 200).await?;
             let had_none = c.node.left.is_empty();
-            _ = dropped_after(n % 50, c.work_piece()).await.transpose()?;
+            _ = dropped_after(n % 50, Background(&c).work_piece()).await.transpose()?;
             left += usize::from(had_none && !c.node.left.is_empty());
             if left > MAX_JOBS {
                 break;
@@ -226,7 +236,7 @@ fn an_unknown_job_leaves_the_others_forgotten() {
     now(&c, put(&c, 1)).expect("room");
     let memory = router(&c).shards[0].get().expect("its own").home;
     // No tables: each ends at once, and keeps its place until it is forgotten.
-    let rule = c.rule(KeyRange::default(), 0);
+    let rule = Background(&c).rule(KeyRange::default(), 0);
     let merge = Merge { index: c.node.root.index, owner: c.node.me, runs: Vec::new(), rule };
     let message = wire::message(&Request::Merge(merge)).expect("encoded");
     let fill = || {
@@ -239,7 +249,7 @@ fn an_unknown_job_leaves_the_others_forgotten() {
         let jobs = fill();
         now(&c, c.ep.forget_job(memory, jobs[unknown])).expect("a call");
         c.node.left.add(memory, jobs);
-        assert!(now(&c, async { Ok(c.end_left().await) }).expect("it ends"));
+        assert!(now(&c, async { Ok(NearMerges(&c).end_left().await) }).expect("it ends"));
         assert!(c.node.left.is_empty());
     }
     fill();
@@ -259,7 +269,7 @@ fn missed_behind(nth: u64, mutants: &[Mutant]) -> usize {
         seen += u64::from(recorder.durable() < recorder.last_edit());
     }
     let owner = router(&c).shards[0].take().expect("its own");
-    c.free(owner.recorder.as_ref().expect("it is kept"));
+    Durability(&c).free(owner.recorder.as_ref().expect("it is kept"));
     let next_holder = async {
         for _ in 0..4 {
             let block = c.node.take_block(&c.ep, 4096, owner.home).await?;
@@ -271,10 +281,10 @@ fn missed_behind(nth: u64, mutants: &[Mutant]) -> usize {
     owner.view().version.tables().for_each(|table| table.set_garbage(None));
     drop(owner);
     let claim = Claim::new(c.node.pool.member());
-    now(&c, c.begin(router(&c), 0, claim)).expect("a take-over");
+    now(&c, Ranges(&c).begin(router(&c), 0, claim)).expect("a take-over");
     let is_there = |n: &u64| {
         let mut found = Vec::new();
-        now(&c, c.read(&key(*n), &mut found)).expect("its own") && found == value(*n)
+        now(&c, Reads(&c).read(&key(*n), &mut found)).expect("its own") && found == value(*n)
     };
     (0..puts).filter(|n| !is_there(n)).count()
 }

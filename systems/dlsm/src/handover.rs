@@ -15,16 +15,18 @@ use dmtree_fabric::{Backoff, Endpoint, Error, NodeId, Result};
 use dmtree_parts::Work;
 use dmtree_pool::{LeaveFuture, RangeOwner};
 
-use crate::client::{Dlsm, not_open};
+use crate::calls::{Answer, Calls, What};
+use crate::client::{Client, not_open};
 use crate::collect::blocks_of;
-use crate::forward::{Answer, What};
+use crate::durable::Durability;
 use crate::mutants::Mutant;
-use crate::node::{DlsmNode, Router, Slot};
-use crate::owner::{Claim, head_of, node_of};
+use crate::node::DlsmNode;
+use crate::owner::{Claim, Ranges, head_of, node_of};
 use crate::recorder::Recorder;
+use crate::router::{Router, Slot};
 use crate::shard::Shard;
 use crate::wire;
-use crate::work::Piece;
+use crate::work::{Background, Piece};
 
 /// A hand-over ends within this part of the time of an operation: others wait for it.
 const PART: u64 = 8;
@@ -66,14 +68,14 @@ impl<'r> Leaving<'r> {
     }
 }
 
-impl Dlsm {
+impl Ranges<'_> {
     /// Gives a range away, to a claim of another node or, with 0, to none; nothing happens when it
     /// is not this node's.
     ///
     /// # Errors
     /// `Full`; `TimedOut`; those of the fabric.
     pub(crate) async fn give_away(&self, router: &Router, range: usize, to: u64) -> Result<()> {
-        let (ep, node, slot) = (&self.ep, &self.node, &router.shards[range]);
+        let (ep, node, slot) = (&self.0.ep, &self.0.node, &router.shards[range]);
         let _turn = node.opening.take(ep, [range as u64]).await?;
         let mut leaving = Leaving::begin(slot, &node.leaving);
         if leaving.shard.is_none() {
@@ -92,8 +94,8 @@ impl Dlsm {
         }
         let (shard, recorder) = leaving.kept()?;
         recorder.end_log();
-        self.keep((shard, recorder), recorder.last_edit()).await?;
-        self.free(recorder);
+        Durability(self.0).keep((shard, recorder), recorder.last_edit()).await?;
+        Durability(self.0).free(recorder);
         let word = recorder.claim.word();
         let shard = leaving.shard.take().ok_or_else(not_open)?;
         if !node.mutants.has(Mutant::GivenFreed) {
@@ -113,10 +115,10 @@ impl Dlsm {
         leaving: &Leaving<'_>,
         (backoff, until): &mut (Backoff<'_>, u64),
     ) -> Result<()> {
-        if self.ep.now() >= *until {
+        if self.0.ep.now() >= *until {
             return Err(Error::busy("operations on a range last too long to give it away now"));
         }
-        match self.piece_of(leaving.kept()?).await? {
+        match Background(self.0).piece_of(leaving.kept()?).await? {
             Piece::Done => Ok(()),
             Piece::None => backoff.step().await,
             Piece::Full => Err(Error::full("no room to flush a range that is given away")),
@@ -128,7 +130,7 @@ impl Dlsm {
     /// # Errors
     /// Those of a take-over.
     pub(crate) async fn take_back(&self) -> Result<Work> {
-        let (ep, node) = (&self.ep, &self.node);
+        let (ep, node) = (&self.0.ep, &self.0.node);
         ep.renew_deadline();
         let is_due = node.o.any_node && node.has_joined();
         let router = if is_due { node.opened(ep).await? } else { None };
@@ -147,10 +149,10 @@ impl Dlsm {
                 continue;
             }
             let claim = Claim::new(node.pool.member());
-            let ask = self.ask(range, What::Give { to: claim.word() });
+            let ask = Calls(self.0).ask(range, What::Give { to: claim.word() });
             // An owner that does not answer is asked again later. It may have given the range.
             if let Ok(Some(Answer::Done)) =
-                self.ask_node(node_of(word), &ask, &wire::encode(&ask)?).await
+                Calls(self.0).ask_node(node_of(word), &ask, &wire::encode(&ask)?).await
             {
                 Box::pin(self.begin(router, range, claim)).await?;
                 return Ok(Work::Some);
@@ -161,14 +163,14 @@ impl Dlsm {
 
     /// Gives all ranges of this node to others.
     async fn give_all(&self, router: &Router) -> Result<()> {
-        let (ep, pool) = (&self.ep, &self.node.pool);
+        let (ep, pool) = (&self.0.ep, &self.0.node.pool);
         for range in 0..router.shards.len() {
             if router.shards[range].get().is_none() {
                 continue;
             }
             let others = pool.living().into_iter().map(|member| member.node);
             let others: Vec<NodeId> = others.filter(|node| *node != pool.cn()).collect();
-            let of_slice = others.iter().find(|node| **node == self.node.of_slice(range));
+            let of_slice = others.iter().find(|node| **node == self.0.node.of_slice(range));
             let Some(to) = of_slice.or_else(|| others.get(range % others.len().max(1))) else {
                 return Ok(());
             };
@@ -177,8 +179,8 @@ impl Dlsm {
             ep.renew_deadline();
             self.give_away(router, range, 0).await?;
             // One that does not own it at once does so when it is needed.
-            let ask = self.ask(range, What::Own);
-            let _ = self.ask_node(*to, &ask, &wire::encode(&ask)?).await;
+            let ask = Calls(self.0).ask(range, What::Own);
+            let _ = Calls(self.0).ask_node(*to, &ask, &wire::encode(&ask)?).await;
         }
         Ok(())
     }
@@ -189,7 +191,7 @@ impl RangeOwner for DlsmNode {
         Box::pin(async move {
             let node = self.this.get().and_then(Weak::upgrade);
             let (Some(node), Some(router)) = (node, self.router.get()) else { return Ok(()) };
-            Dlsm::new(ep.clone(), node).give_all(router).await
+            Ranges(&Client::new(ep.clone(), node)).give_all(router).await
         })
     }
 }

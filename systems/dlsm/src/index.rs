@@ -1,4 +1,4 @@
-//! `RangeIndex` for `Dlsm`.
+//! `RangeIndex` for `Dlsm`: each operation, and the part of the client that executes it.
 
 use std::sync::{Arc, Weak};
 
@@ -9,29 +9,33 @@ use dmtree_parts::{
     RangeIndex, Resume, Root, ScanRequest, Shape, SnapshotId, Work, Write, check_batch, check_key,
 };
 
-use crate::client::Dlsm;
-use crate::format::entry_bytes;
+use crate::client::Client;
+use crate::collect::Collecting;
+use crate::load::Loading;
 use crate::node::DlsmNode;
 use crate::options::{Merging, Options};
+use crate::owner::Ranges;
+use crate::read::Reads;
+use crate::scan::Scans;
+use crate::work::Background;
+use crate::write::Writes;
 
 /// Most writes of a batch.
 const MOST_WRITES: u32 = 4096;
 
-impl Dlsm {
-    /// Refuses pairs that no MemTable has room for.
-    pub(crate) fn check_size(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        let (bytes, most) = (entry_bytes(key, value) as u64, self.node.o.memtable_bytes);
-        match bytes > most {
-            true => Err(Error::invalid(format!(
-                "a pair of {bytes} bytes is over memtable_bytes, which is {most}"
-            ))),
-            false => Ok(()),
-        }
-    }
+/// A client of the index. [`dmtree_parts::RangeIndex`] documents its operations.
+pub struct Dlsm(Client);
 
+impl std::fmt::Debug for Dlsm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Dlsm({:?})", self.0.ep)
+    }
+}
+
+impl Dlsm {
     /// Refuses snapshots where there are none.
     fn has_snapshots(&self) -> Result<()> {
-        if self.node.o.any_node {
+        if self.0.node.o.any_node {
             return Err(Error::unsupported(
                 "an index with owners on several nodes has no snapshots: create one \
                  with any_node = false",
@@ -42,7 +46,7 @@ impl Dlsm {
 
     /// Refuses what only an index with one shard of each owner has.
     fn one_shard(&self, what: &str) -> Result<()> {
-        let o = &self.node.o;
+        let o = &self.0.node.o;
         let (n, way_out) = match o.any_node {
             true => (o.shards * o.owners, "create the index with owners = 1 and shards = 1"),
             false => (o.shards, "create the index with shards = 1"),
@@ -109,17 +113,17 @@ impl RangeIndex for Dlsm {
     }
 
     fn client(ep: Endpoint, node: Arc<DlsmNode>) -> Self {
-        Self::new(ep, node)
+        Self(Client::new(ep, node))
     }
 
     fn endpoint(&self) -> &Endpoint {
-        &self.ep
+        &self.0.ep
     }
 
     async fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         check_key(key)?;
-        let scope = self.ep.begin(OpKind::Get);
-        let found = self.read(key, out).await?;
+        let scope = self.0.ep.begin(OpKind::Get);
+        let found = Reads(&self.0).read(key, out).await?;
         scope.end(if found { OpOutcome::Hit } else { OpOutcome::Absent });
         Ok(found)
     }
@@ -127,29 +131,29 @@ impl RangeIndex for Dlsm {
     async fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         check_key(key)?;
         w.check()?;
-        self.check_size(key, w.value().unwrap_or_default())?;
-        let scope = self.ep.begin(w.kind());
-        let (outcome, counted) = self.write_key(key, w).await?;
+        self.0.check_size(key, w.value().unwrap_or_default())?;
+        let scope = self.0.ep.begin(w.kind());
+        let (outcome, counted) = Writes(&self.0).write_key(key, w).await?;
         scope.end(counted);
         Ok(outcome)
     }
 
     async fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        self.scan_page(r, None, page).await
+        Scans(&self.0).scan_page(r, None, page).await
     }
 
     async fn take_snapshot(&mut self) -> Result<SnapshotId> {
         self.has_snapshots()?;
-        let scope = self.ep.begin(OpKind::Admin);
-        let taken = self.snapshot().await?;
+        let scope = self.0.ep.begin(OpKind::Admin);
+        let taken = Scans(&self.0).snapshot().await?;
         scope.end(OpOutcome::Other);
         Ok(taken)
     }
 
     async fn get_at(&mut self, s: SnapshotId, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         check_key(key)?;
-        let scope = self.ep.begin(OpKind::Get);
-        let found = self.read_at(s, key, out).await?;
+        let scope = self.0.ep.begin(OpKind::Get);
+        let found = Reads(&self.0).read_at(s, key, out).await?;
         scope.end(if found { OpOutcome::Hit } else { OpOutcome::Absent });
         Ok(found)
     }
@@ -160,18 +164,18 @@ impl RangeIndex for Dlsm {
         r: &ScanRequest<'_>,
         page: &mut Page,
     ) -> Result<Option<Resume>> {
-        self.scan_page(r, Some(s), page).await
+        Scans(&self.0).scan_page(r, Some(s), page).await
     }
 
     async fn release_snapshot(&mut self, s: SnapshotId) -> Result<()> {
-        self.node.snapshots.release(s).map(drop)
+        self.0.node.snapshots.release(s).map(drop)
     }
 
     async fn write_batch(&mut self, batch: &[BatchWrite<'_>]) -> Result<()> {
         self.one_shard("atomic batches")?;
         check_batch(batch, MOST_WRITES)?;
-        let scope = self.ep.begin(OpKind::WriteMany);
-        self.write_batch_op(batch).await?;
+        let scope = self.0.ep.begin(OpKind::WriteMany);
+        Writes(&self.0).write_batch_op(batch).await?;
         scope.end(OpOutcome::Other);
         Ok(())
     }
@@ -182,15 +186,15 @@ impl RangeIndex for Dlsm {
         sorted: bool,
         fill: Fill,
     ) -> Result<Loaded> {
-        self.load_op(pairs, sorted, fill).await
+        Loading(&self.0).load_op(pairs, sorted, fill).await
     }
 
     async fn maintain(&mut self) -> Result<Work> {
-        if self.take_back().await? == Work::Some {
+        if Ranges(&self.0).take_back().await? == Work::Some {
             return Ok(Work::Some);
         }
-        reclaim_when_due(&self.ep, &self.node.pool).await?;
-        self.collect_when_due().await
+        reclaim_when_due(&self.0.ep, &self.0.node.pool).await?;
+        Collecting(&self.0).collect_when_due().await
     }
 
     fn workers(o: &Options) -> u32 {
@@ -198,23 +202,23 @@ impl RangeIndex for Dlsm {
     }
 
     async fn work(&mut self) -> Result<Pause> {
-        self.work_piece().await
+        Background(&self.0).work_piece().await
     }
 
     fn is_settled(&self) -> bool {
-        self.node.is_settled()
+        self.0.node.is_settled()
     }
 
     async fn gc(&mut self) -> Result<Found> {
-        let scope = self.ep.begin(OpKind::Admin);
-        let found = self.gc_op().await?;
+        let scope = self.0.ep.begin(OpKind::Admin);
+        let found = Collecting(&self.0).gc_op().await?;
         scope.end(OpOutcome::Other);
         Ok(found)
     }
 
     async fn walk(&mut self) -> Result<Shape> {
-        let scope = self.ep.begin(OpKind::Admin);
-        let shape = self.walk_shards().await?;
+        let scope = self.0.ep.begin(OpKind::Admin);
+        let shape = Scans(&self.0).walk_shards().await?;
         scope.end(OpOutcome::Other);
         Ok(shape)
     }

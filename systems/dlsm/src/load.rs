@@ -7,13 +7,16 @@ use dmtree_parts::{Fill, Loaded, Write, check_key, check_value};
 use dmtree_pool::BlockPtr;
 
 use crate::build::Builder;
-use crate::client::Dlsm;
+use crate::client::Client;
 use crate::collect::blocks_in;
 use crate::key::Tag;
-use crate::node::{Directory, DlsmNode};
+use crate::node::DlsmNode;
+use crate::router::Directory;
 use crate::store::Store;
 use crate::table::Meta;
 use crate::version::Version;
+use crate::work::Background;
+use crate::write::Writes;
 
 /// Pairs between two awaits.
 const TOGETHER: u64 = 1024;
@@ -34,7 +37,10 @@ impl Drop for Unheld<'_> {
     }
 }
 
-impl Dlsm {
+/// A bulk load.
+pub(crate) struct Loading<'c>(pub(crate) &'c Client);
+
+impl Loading<'_> {
     pub(crate) async fn load_op(
         &self,
         pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
@@ -45,29 +51,29 @@ impl Dlsm {
         let all = Pairs::collect(pairs, sorted, |key, value| {
             check_key(key)?;
             check_value(value)?;
-            self.check_size(key, value)
+            self.0.check_size(key, value)
         })?;
         let loaded = Loaded { pairs: all.len() as u64, leaves: 0 };
         if all.is_empty() {
             return Ok(loaded);
         }
-        let scope = self.ep.begin(OpKind::Load);
-        let is_cut = self.node.opened(&self.ep).await?.is_some();
+        let scope = self.0.ep.begin(OpKind::Load);
+        let is_cut = self.0.node.opened(&self.0.ep).await?.is_some();
         let tables = if is_cut { None } else { self.load_tables(&all).await? };
         scope.end(OpOutcome::Other);
         if let Some(leaves) = tables {
             return Ok(Loaded { leaves, ..loaded });
         }
         for (key, value) in (0..all.len()).map(|i| all.get(i)) {
-            self.ep.renew_deadline();
-            self.write_key(key, Write::Put(value)).await?;
+            self.0.ep.renew_deadline();
+            Writes(self.0).write_key(key, Write::Put(value)).await?;
         }
         Ok(loaded)
     }
 
     /// Loads all pairs as tables; `None` when another client was first.
     async fn load_tables(&self, all: &Pairs) -> Result<Option<u64>> {
-        let o = &self.node.o;
+        let o = &self.0.node.o;
         let shards = o.owners as usize * o.shards as usize;
         let mut borders = o.borders.clone();
         if borders.is_empty() && all.len() >= shards {
@@ -92,12 +98,12 @@ impl Dlsm {
             from = end;
         }
         let directory = Directory { borders, loaded };
-        let epoch = self.node.pool.register();
+        let epoch = self.0.node.pool.register();
         // A collection that begins meanwhile waits, and finds the tables' owners by the directory.
         let _announced = epoch.guard();
         let metas = directory.loaded.iter().flat_map(|(_, its)| its);
-        let mut unheld = Unheld::begin(&self.node, blocks_in(metas).collect());
-        let is_first = self.node.publish(&self.ep, &directory).await?;
+        let mut unheld = Unheld::begin(&self.0.node, blocks_in(metas).collect());
+        let is_first = self.0.node.publish(&self.0.ep, &directory).await?;
         if is_first {
             unheld.1.clear();
         } else {
@@ -109,7 +115,7 @@ impl Dlsm {
 
     /// No directory names these tables.
     fn discard(&self, loaded: &[(u8, Vec<Meta>)]) {
-        loaded.iter().flat_map(|(_, its)| its).for_each(|meta| self.node.garbage.add(meta));
+        loaded.iter().flat_map(|(_, its)| its).for_each(|meta| self.0.node.garbage.add(meta));
     }
 
     async fn load_shard(
@@ -118,14 +124,14 @@ impl Dlsm {
         all: &Pairs,
         range: std::ops::Range<usize>,
     ) -> Result<Vec<Meta>> {
-        let o = &self.node.o;
-        let mut store = self.blocks(self.node.home(number), true);
+        let o = &self.0.node.o;
+        let mut store = Background(self.0).blocks(self.0.node.home(number), true);
         let mut metas = Vec::new();
         let built = async {
             let mut builder = Builder::new(&mut store, o.format, o.piece_bytes);
             for (seq, (key, value)) in (1..).zip(range.map(|i| all.get(i))) {
                 if seq % TOGETHER == 0 {
-                    self.ep.renew_deadline();
+                    self.0.ep.renew_deadline();
                 }
                 if builder.bytes() >= o.table_bytes {
                     metas.extend(builder.finish().await?.map(|built| built.meta));

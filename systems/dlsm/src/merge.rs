@@ -9,8 +9,9 @@ use crate::build::{Builder, Built};
 use crate::cursor::Cursor;
 use crate::fetch::Fetch;
 use crate::key::{KeyRange, Pair, Seq};
+use crate::opened::Opened;
 use crate::store::Store;
-use crate::table::{Opened, Table};
+use crate::table::Table;
 use crate::wire::Rule;
 
 /// Keys between two awaits.

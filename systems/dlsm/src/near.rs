@@ -9,7 +9,7 @@ use dmtree_fabric::sync::locked;
 use dmtree_fabric::{Endpoint, Error, ErrorKind, JobNumber, NodeId, Result};
 use dmtree_pool::DATA_SERVICE;
 
-use crate::client::Dlsm;
+use crate::client::Client;
 use crate::garbage::Garbage;
 use crate::shard::{Compaction, Shard};
 use crate::table::{Meta, Table};
@@ -85,7 +85,10 @@ fn is_of_call(e: &Error) -> bool {
     matches!(e.kind(), Busy | Revoked | TimedOut | Unreachable)
 }
 
-impl Dlsm {
+/// Merges by jobs of memory nodes.
+pub(crate) struct NearMerges<'c>(pub(crate) &'c Client);
+
+impl NearMerges<'_> {
     /// Merges by jobs of a memory node, all parts at a time; `None` when it has no room for jobs,
     /// or a job names more tables than a message.
     pub(crate) async fn merge_near(
@@ -95,7 +98,7 @@ impl Dlsm {
         memory: NodeId,
         rules: &[Rule],
     ) -> Result<Option<Vec<Arc<Table>>>> {
-        let (node, inputs) = (&self.node, compaction.pick.runs());
+        let (node, inputs) = (&self.0.node, compaction.pick.runs());
         let metas = |run: &Vec<Arc<Table>>| run.iter().map(|table| table.meta.clone()).collect();
         let runs: Vec<Vec<Meta>> = inputs.iter().map(metas).collect();
         let batch = Batch { memory, jobs: Vec::new(), _inputs: inputs };
@@ -110,7 +113,7 @@ impl Dlsm {
             let message = wire::message(&Request::Merge(merge))?;
             let job = match message.len() > LONGEST_JOB {
                 true => Err(Error::busy("too many tables")),
-                false => self.ep.start_job(memory, DATA_SERVICE, &message).await,
+                false => self.0.ep.start_job(memory, DATA_SERVICE, &message).await,
             };
             match (job, &mut jobs.1) {
                 (Ok(number), Some(batch)) => batch.jobs.push(Job { number, has_answered: false }),
@@ -118,13 +121,13 @@ impl Dlsm {
                 _ => return Ok(None),
             }
         }
-        let mut made = Made(&self.ep, node.garbage.clone(), Vec::new());
+        let mut made = Made(&self.0.ep, node.garbage.clone(), Vec::new());
         self.end(&mut jobs, &mut made.2).await?;
         made.2.reverse();
         let mut tables = Vec::new();
         while let Some(meta) = made.2.last().cloned() {
             let (number, garbage) = (shard.next_number(), Some(node.garbage.clone()));
-            let table = Table::open(&node.remote(&self.ep), meta, number, garbage).await?;
+            let table = Table::open(&node.remote(&self.0.ep), meta, number, garbage).await?;
             node.indexes.add(&table);
             tables.push(table);
             made.2.pop();
@@ -149,7 +152,7 @@ impl Dlsm {
             job.has_answered = true;
         }
         while let Some(job) = jobs.last() {
-            if let Err(e) = self.ep.forget_job(*memory, job.number).await
+            if let Err(e) = self.0.ep.forget_job(*memory, job.number).await
                 && is_of_call(&e)
             {
                 return Err(e);
@@ -161,9 +164,9 @@ impl Dlsm {
 
     /// Ends jobs that a worker has left; what they have made is garbage. Whether there were any.
     pub(crate) async fn end_left(&self) -> bool {
-        let node = &self.node;
+        let node = &self.0.node;
         let Some(mut jobs) = node.left.take() else { return false };
-        let mut made = Made(&self.ep, node.garbage.clone(), Vec::new());
+        let mut made = Made(&self.0.ep, node.garbage.clone(), Vec::new());
         let ended = match self.cancel(&jobs).await {
             Ok(()) => self.end(&mut jobs, &mut made.2).await,
             cancelled => cancelled,
@@ -186,7 +189,7 @@ impl Dlsm {
     async fn cancel(&self, jobs: &Jobs<'_>) -> Result<()> {
         let Some(batch) = &jobs.1 else { return Ok(()) };
         for job in batch.jobs.iter().filter(|job| !job.has_answered) {
-            if let Err(e) = self.ep.cancel_job(batch.memory, job.number).await
+            if let Err(e) = self.0.ep.cancel_job(batch.memory, job.number).await
                 && is_of_call(&e)
             {
                 return Err(e);
@@ -200,11 +203,11 @@ impl Dlsm {
     async fn ended(&self, memory: NodeId, number: JobNumber) -> Result<Vec<u8>> {
         let (mut pause, longest) = ASK_NS;
         loop {
-            self.ep.renew_deadline();
-            if let Some(answer) = self.ep.ask_job(memory, number).await? {
+            self.0.ep.renew_deadline();
+            if let Some(answer) = self.0.ep.ask_job(memory, number).await? {
                 return Ok(answer);
             }
-            self.ep.sleep(pause).await;
+            self.0.ep.sleep(pause).await;
             pause = (2 * pause).min(longest);
         }
     }

@@ -22,16 +22,18 @@ use dmtree_fabric::sync::locked;
 use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, Member, NodeId, Result};
 use dmtree_pool::BlockPtr;
 
-use crate::client::Dlsm;
-use crate::collect::blocks_of;
+use crate::client::Client;
+use crate::collect::{Collecting, blocks_of};
+use crate::durable::Durability;
 use crate::fetch::InUse;
 use crate::frame::Series;
 use crate::log::{Log, Record, records};
 use crate::manifest::{self, Kept};
 use crate::memtable::MemTable;
 use crate::mutants::Mutant;
-use crate::node::{DlsmNode, Router};
+use crate::node::DlsmNode;
 use crate::recorder::{Found, Recorder};
+use crate::router::Router;
 use crate::shard::Shard;
 use crate::table::Table;
 use crate::version::{LEVELS, Version};
@@ -117,7 +119,10 @@ pub(crate) fn head_of(router: &Router, range: usize) -> GlobalAddr {
     router.heads.plus(16 * range as u64)
 }
 
-impl Dlsm {
+/// How ranges get owners, and others.
+pub(crate) struct Ranges<'c>(pub(crate) &'c Client);
+
+impl Ranges<'_> {
     /// The owner of a range; this node, if the range has none and this node is to be it.
     ///
     /// # Errors
@@ -128,7 +133,7 @@ impl Dlsm {
         range: usize,
         is_asked: bool,
     ) -> Result<Owner> {
-        let (ep, node, head) = (&self.ep, &*self.node, head_of(router, range));
+        let (ep, node, head) = (&self.0.ep, &*self.0.node, head_of(router, range));
         let mut backoff = ep.backoff("the membership, for a range", head);
         loop {
             if let Some(shard) = router.shards[range].get() {
@@ -173,15 +178,15 @@ impl Dlsm {
     /// Begins to own a range that has the word of this claim. The turn of the range is held.
     ///
     /// # Errors
-    /// As [`Dlsm::owner`].
+    /// As [`Ranges::owner`].
     pub(crate) async fn begin(&self, router: &Router, range: usize, claim: Claim) -> Result<()> {
         let claim = Arc::new(claim);
         // The next attempt may free what this one reads: until then this node asks itself in vain.
-        let _in_use = InUse(&self.ep, &claim);
+        let _in_use = InUse(&self.0.ep, &claim);
         match self.take_over(router, range, claim.clone()).await {
             Ok(shard) => router.shards[range].set(shard),
             // A dropped attempt of this node was late, and has left the same state.
-            Err(e) if e.kind() == ErrorKind::Contended => self.ep.check_deadline("a range", 0)?,
+            Err(e) if e.kind() == ErrorKind::Contended => self.0.ep.check_deadline("a range", 0)?,
             Err(e) => return Err(e),
         }
         Ok(())
@@ -189,7 +194,7 @@ impl Dlsm {
 
     /// Reads what is kept of a range that this node has claimed, and makes a shard of it.
     async fn take_over(&self, router: &Router, range: usize, claim: Arc<Claim>) -> Result<Shard> {
-        let (ep, node) = (&self.ep, &self.node);
+        let (ep, node) = (&self.0.ep, &self.0.node);
         let torn = node.mutants.has(Mutant::TornRecords);
         let head = head_of(router, range);
         let word = ep.read(head.plus(8), 8).await?.word(0);
@@ -230,9 +235,9 @@ impl Dlsm {
             Some(recorder),
         );
         if let Some(recorder) = &shard.recorder {
-            self.keep((&shard, recorder), recorder.last_edit()).await?;
+            Durability(self.0).keep((&shard, recorder), recorder.last_edit()).await?;
         }
-        self.adopt(&shard.view().version).await?;
+        Collecting(self.0).adopt(&shard.view().version).await?;
         node.hold(blocks_of(&shard));
         // The former segment never goes back.
         node.hold((word != 0).then(|| BlockPtr::from_bits(word)));

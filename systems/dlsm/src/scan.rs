@@ -12,14 +12,16 @@ use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::published::must;
 use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, Shape, SnapshotId};
 
-use crate::client::Dlsm;
+use crate::calls::{Answer, Asked, Calls, What, unexpected};
+use crate::client::Client;
 use crate::cursor::Cursor;
 use crate::fetch::InUse;
-use crate::forward::{Answer, Asked, What, unexpected};
 use crate::key::{KeyRange, Seq, above};
-use crate::node::Router;
+use crate::opened::Opened;
+use crate::read::Reads;
+use crate::router::Router;
 use crate::shard::{Shard, View};
-use crate::table::{Opened, Part, Table};
+use crate::table::{Part, Table};
 
 /// The keys of a request, and of a shard.
 fn range_of(r: &ScanRequest<'_>, (low, high): (Option<&[u8]>, Option<&[u8]>)) -> KeyRange {
@@ -43,7 +45,10 @@ fn last_of(page: &Page) -> Option<Vec<u8>> {
     page.len().checked_sub(1).and_then(|last| page.get(last)).map(|(key, _)| key.to_vec())
 }
 
-impl Dlsm {
+/// Range reads.
+pub(crate) struct Scans<'c>(pub(crate) &'c Client);
+
+impl Scans<'_> {
     /// Fills a page as of now, or as of a snapshot.
     pub(crate) async fn scan_page(
         &self,
@@ -53,11 +58,11 @@ impl Dlsm {
     ) -> Result<Option<Resume>> {
         page.clear();
         r.check()?;
-        let at = at.map(|s| self.node.snapshots.note(s)).transpose()?;
-        let scope = self.ep.begin(OpKind::Scan);
-        self.ep.stage_cost(Stage::Operation, 1);
+        let at = at.map(|s| self.0.node.snapshots.note(s)).transpose()?;
+        let scope = self.0.ep.begin(OpKind::Scan);
+        self.0.ep.stage_cost(Stage::Operation, 1);
         let resume = self.scan_shards(r, at, page).await?;
-        self.ep.stage_cost(Stage::ScanCollect, page.len() as u32);
+        self.0.ep.stage_cost(Stage::ScanCollect, page.len() as u32);
         scope.end(OpOutcome::Other);
         Ok(resume)
     }
@@ -69,8 +74,8 @@ impl Dlsm {
         at: Option<Seq>,
         page: &mut Page,
     ) -> Result<Option<Resume>> {
-        let node = &self.node;
-        let Some(router) = node.opened(&self.ep).await? else { return Ok(None) };
+        let node = &self.0.node;
+        let Some(router) = node.opened(&self.0.ep).await? else { return Ok(None) };
         let n = router.shards.len();
         for i in 0..n {
             let own = if r.reverse { n - 1 - i } else { i };
@@ -107,7 +112,7 @@ impl Dlsm {
         loop {
             let from = last_of(page).map(|key| Resume(Bound::Excluded(key)));
             let rest = ScanRequest { limit: r.limit - page.len(), ..*r }.after(from.as_ref());
-            match self.ask_owner(router, range, &What::Page(rest)).await? {
+            match Calls(self.0).ask_owner(router, range, &What::Page(rest)).await? {
                 Asked::Here(shard, _) => {
                     let rest = ScanRequest { limit: r.limit, ..rest };
                     return self.page_in((router, range), &shard, &rest, PAGE_BYTES, page).await;
@@ -141,18 +146,18 @@ impl Dlsm {
             return Ok(false);
         }
         let view = shard.view();
-        let number = view.visible(&self.node.o);
+        let number = view.visible(&self.0.node.o);
         let is_full = self.fill(&view, number, (r, keys), (page, most)).await?;
-        self.may_answer(shard)?;
+        Reads(self.0).may_answer(shard)?;
         Ok(is_full)
     }
 
     /// Takes a snapshot: the number up to which all are complete.
     pub(crate) async fn snapshot(&self) -> Result<SnapshotId> {
-        let router = self.node.opened(&self.ep).await?;
+        let router = self.0.node.opened(&self.0.ep).await?;
         let shard = router.and_then(|router| router.own().next());
-        let number = || shard.map_or(0, |shard| shard.view().snapshot(&self.node.o));
-        self.node.snapshots.take(number)
+        let number = || shard.map_or(0, |shard| shard.view().snapshot(&self.0.node.o));
+        self.0.node.snapshots.take(number)
     }
 
     /// Adds the pairs of a view, as of a number, to a page; whether it is full.
@@ -163,14 +168,14 @@ impl Dlsm {
         (r, range): (&ScanRequest<'_>, KeyRange),
         (page, most): (&mut Page, usize),
     ) -> Result<bool> {
-        let _in_use = InUse(&self.ep, &view.version);
-        let fetch = self.node.remote(&self.ep);
+        let _in_use = InUse(&self.0.ep, &view.version);
+        let fetch = self.0.node.remote(&self.0.ep);
         let mut left = Some(range);
         while let Some(range) = left.take() {
             let wanted = r.limit - page.len();
             let mut cursor = self.cursor(view, (range, &mut left), r.reverse, wanted).await?;
             while let Some(versions) = cursor.next(&fetch).await? {
-                self.ep.stage_cost(Stage::IterEntry, versions.len() as u32);
+                self.0.ep.stage_cost(Stage::IterEntry, versions.len() as u32);
                 let Some(newest) = versions.iter().find(|pair| pair.tag.seq() <= number) else {
                     continue;
                 };
@@ -194,7 +199,7 @@ impl Dlsm {
         reverse: bool,
         wanted: usize,
     ) -> Result<Cursor> {
-        let (o, whole) = (&self.node.o, range.clone());
+        let (o, whole) = (&self.0.node.o, range.clone());
         let (flushed, deeper) = view.version.levels.split_at(1);
         let runs = flushed[0].chunks(1).chain(deeper.iter().map(Vec::as_slice));
         let mut opened = Vec::new();
@@ -229,7 +234,7 @@ impl Dlsm {
         (reverse, wanted): (bool, usize),
     ) -> Result<Vec<Opened>> {
         let mut opened = Vec::new();
-        let fetch = self.node.remote(&self.ep);
+        let fetch = self.0.node.remote(&self.0.ep);
         for n in 0..run.len() {
             let table = if reverse { &run[run.len() - 1 - n] } else { &run[n] };
             if !table.overlaps(range) {
@@ -252,12 +257,12 @@ impl Dlsm {
     /// Checks the shards of this node, and counts what they have.
     pub(crate) async fn walk_shards(&self) -> Result<Shape> {
         let mut shape = Shape::default();
-        let Some(router) = self.node.opened(&self.ep).await? else { return Ok(shape) };
+        let Some(router) = self.0.node.opened(&self.0.ep).await? else { return Ok(shape) };
         for range in 0..router.shards.len() {
-            let part = match (self.node.o.any_node, router.shards[range].get()) {
+            let part = match (self.0.node.o.any_node, router.shards[range].get()) {
                 (_, Some(shard)) => self.walk_in(&shard).await?,
                 (false, None) => continue,
-                (true, None) => match self.ask_owner(router, range, &What::Walk).await? {
+                (true, None) => match Calls(self.0).ask_owner(router, range, &What::Walk).await? {
                     Asked::Here(shard, _) => self.walk_in(&shard).await?,
                     Asked::There(Answer::Walked(part)) => part,
                     Asked::There(_) => return Err(unexpected()),
@@ -274,10 +279,10 @@ impl Dlsm {
     /// The same of a shard of this node.
     pub(crate) async fn walk_in(&self, shard: &Shard) -> Result<Shape> {
         let (mut shape, view) = (Shape::default(), shard.view());
-        let number = view.visible(&self.node.o);
+        let number = view.visible(&self.0.node.o);
         check(&view)?;
-        let _in_use = InUse(&self.ep, &view.version);
-        let fetch = self.node.remote(&self.ep);
+        let _in_use = InUse(&self.0.ep, &view.version);
+        let fetch = self.0.node.remote(&self.0.ep);
         let mut left = Some(KeyRange::default());
         while let Some(range) = left.take() {
             let mut cursor = self.cursor(&view, (range, &mut left), false, 1 << 16).await?;
@@ -285,10 +290,10 @@ impl Dlsm {
                 let newest = versions.iter().find(|pair| pair.tag.seq() <= number);
                 shape.keys += u64::from(newest.is_some_and(|pair| pair.tag.is_value()));
                 if shape.keys.is_multiple_of(1024) {
-                    self.ep.renew_deadline();
+                    self.0.ep.renew_deadline();
                 }
             }
-            self.ep.renew_deadline();
+            self.0.ep.renew_deadline();
         }
         for table in view.version.tables() {
             shape.structure_bytes += table.meta.extents().map(|e| u64::from(e.bytes)).sum::<u64>();

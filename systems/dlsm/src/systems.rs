@@ -3,9 +3,9 @@
 
 use dmtree_parts::peer::{Fit, Mutant, NodeFaultSet, Soon, SystemSpec, typed, value};
 
-use crate::client::Dlsm;
 use crate::defects::defects;
 use crate::format::Format;
+use crate::index::Dlsm;
 use crate::mutants;
 use crate::node;
 use crate::options::{Merging, Options};

@@ -10,16 +10,18 @@ use dmtree_fabric::{Error, ErrorKind, NodeId, OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::Pause;
 
 use crate::build::Built;
-use crate::client::Dlsm;
+use crate::client::Client;
 use crate::cursor::Cursor;
+use crate::durable::Durability;
 use crate::fetch::{InUse, ask};
 use crate::key::KeyRange;
 use crate::merge::write_all;
 use crate::mutants::Mutant;
-use crate::near::Made;
-use crate::node::Router;
+use crate::near::{Made, NearMerges};
 use crate::options::Merging;
+use crate::parts::OwnMerges;
 use crate::recorder::Recorder;
+use crate::router::Router;
 use crate::shard::{Compaction, Flush, Shard};
 use crate::store::{Remote, Store, block_of};
 use crate::table::Table;
@@ -59,10 +61,13 @@ impl Drop for Running<'_> {
     }
 }
 
-impl Dlsm {
+/// Pieces of background work, by a client.
+pub(crate) struct Background<'c>(pub(crate) &'c Client);
+
+impl<'c> Background<'c> {
     /// A worker's piece of work, and when the next one is due.
     pub(crate) async fn work_piece(&self) -> Result<Pause> {
-        let rest = |ns| Pause::Until(self.node.signal.clone(), ns);
+        let rest = |ns| Pause::Until(self.0.node.signal.clone(), ns);
         Ok(match self.piece().await? {
             Piece::Done => Pause::None,
             Piece::None => rest(IDLE_NS),
@@ -75,32 +80,32 @@ impl Dlsm {
     /// # Errors
     /// `Full` when flushes and compactions find no memory, and nothing is left to free.
     pub(crate) async fn wait_for_room(&self, shard: &Shard) -> Result<()> {
-        let node = &self.node;
+        let node = &self.0.node;
         let full = || {
             Error::full(
                 "memory nodes have no room for a flush, and MemTables are full: delete the index, \
                  or give the pool more memory",
             )
         };
-        if shard.is_full(self.ep.now()) {
+        if shard.is_full(self.0.ep.now()) {
             return Err(full());
         }
         let before = node.progress.load(Ordering::SeqCst);
         node.signal.raise();
         let (steps, ns) = LEFT_NS;
         for _ in 0..steps {
-            self.ep.sleep(ns).await;
+            self.0.ep.sleep(ns).await;
             if node.progress.load(Ordering::SeqCst) != before {
                 return Ok(());
             }
         }
-        self.ep.check_deadline("room for a write", 0)?;
+        self.0.ep.check_deadline("room for a write", 0)?;
         let runs = [&node.flushes, &node.compactions].map(|n| n.load(Ordering::SeqCst));
         if runs != [0, 0] {
             return Ok(());
         }
         match self.piece().await? {
-            Piece::Full if shard.is_full(self.ep.now()) => Err(full()),
+            Piece::Full if shard.is_full(self.0.ep.now()) => Err(full()),
             Piece::None if node.room.is_full() => {
                 node.seal_largest();
                 Ok(())
@@ -111,8 +116,8 @@ impl Dlsm {
 
     /// Executes a piece of work, if any is due.
     async fn piece(&self) -> Result<Piece> {
-        let Some(router) = self.node.router.get() else { return Ok(Piece::None) };
-        if Box::pin(self.end_left()).await || Box::pin(self.bring_back()).await? {
+        let Some(router) = self.0.node.router.get() else { return Ok(Piece::None) };
+        if Box::pin(NearMerges(self.0).end_left()).await || Box::pin(self.bring_back()).await? {
             return Ok(Piece::Done);
         }
         let mut full = false;
@@ -134,7 +139,7 @@ impl Dlsm {
             return Ok(Piece::Done);
         }
         let n = router.shards.len().max(1);
-        let turn = self.node.turn.fetch_add(1, Ordering::Relaxed) as usize;
+        let turn = self.0.node.turn.fetch_add(1, Ordering::Relaxed) as usize;
         // One at a time: a shard that this client holds is not given away.
         let own = || (0..n).filter_map(|i| router.shards.get((turn + i) % n)?.get());
         for shard in own() {
@@ -143,7 +148,7 @@ impl Dlsm {
                 piece => full |= piece == Piece::Full,
             }
         }
-        if Box::pin(self.take_part()).await {
+        if Box::pin(OwnMerges(self.0).take_part()).await {
             return Ok(Piece::Done);
         }
         for shard in own() {
@@ -161,7 +166,9 @@ impl Dlsm {
 
     /// Executes a piece of the work of one shard.
     pub(crate) async fn piece_of(&self, kept: (&Shard, &Recorder)) -> Result<Piece> {
-        if Box::pin(self.end_left()).await || Box::pin(self.keep_up(kept)).await? {
+        if Box::pin(NearMerges(self.0).end_left()).await
+            || Box::pin(Durability(self.0).keep_up(kept)).await?
+        {
             return Ok(Piece::Done);
         }
         match Box::pin(self.flush_one(kept.0)).await? {
@@ -172,18 +179,18 @@ impl Dlsm {
 
     /// READs the index of a table when its pages have cost as much; whether there was one.
     async fn bring_back(&self) -> Result<bool> {
-        let Some(table) = self.node.indexes.wanted() else { return Ok(false) };
-        let _in_use = InUse(&self.ep, &table);
-        let scope = self.ep.begin(OpKind::Maintain);
-        table.bring_back(&self.node.remote(&self.ep)).await?;
+        let Some(table) = self.0.node.indexes.wanted() else { return Ok(false) };
+        let _in_use = InUse(&self.0.ep, &table);
+        let scope = self.0.ep.begin(OpKind::Maintain);
+        table.bring_back(&self.0.node.remote(&self.0.ep)).await?;
         scope.end(OpOutcome::Other);
-        self.node.indexes.shrink();
+        self.0.node.indexes.shrink();
         Ok(true)
     }
 
     /// Gives back what no table names any more; whether there was anything.
     async fn free_garbage(&self, router: &Router) -> Result<bool> {
-        let node = &self.node;
+        let node = &self.0.node;
         let (mut own, theirs) = (node.garbage.take_own(), node.garbage.batch());
         // What is taken has been removed by an edit that was enqueued before.
         if (!own.is_empty() || theirs.is_some()) && !node.mutants.has(Mutant::InputsFreedEarly) {
@@ -193,7 +200,7 @@ impl Dlsm {
             }
             for shard in &shards {
                 if let Some(recorder) = &shard.recorder {
-                    self.keep((shard, recorder), recorder.last_edit()).await?;
+                    Durability(self.0).keep((shard, recorder), recorder.last_edit()).await?;
                 }
             }
         }
@@ -201,8 +208,8 @@ impl Dlsm {
         node.give_back(extents.iter().map(block_of));
         let had_own = !extents.is_empty();
         let Some((to, batch, extents)) = theirs else { return Ok(had_own) };
-        let scope = self.ep.begin(OpKind::Maintain);
-        match ask(&self.ep, to, &Request::Free { owner: node.me, batch, extents }).await? {
+        let scope = self.0.ep.begin(OpKind::Maintain);
+        match ask(&self.0.ep, to, &Request::Free { owner: node.me, batch, extents }).await? {
             Reply::Done => node.garbage.acknowledged(to, batch),
             _ => return Err(wire::unexpected(to)),
         }
@@ -215,19 +222,19 @@ impl Dlsm {
         let mut was_due = false;
         for shard in router.own() {
             if let Some(recorder) = &shard.recorder {
-                was_due |= self.keep_up((&shard, recorder)).await?;
+                was_due |= Durability(self.0).keep_up((&shard, recorder)).await?;
             }
         }
         Ok(was_due)
     }
 
     async fn flush_one(&self, shard: &Shard) -> Result<Piece> {
-        let node = &self.node;
+        let node = &self.0.node;
         let Some(_running) = Running::one_of(&node.flushes, node.o.flush_workers) else {
             return Ok(Piece::None);
         };
         let Some(flush) = shard.begin_flush() else { return Ok(Piece::None) };
-        let scope = self.ep.begin(OpKind::Maintain);
+        let scope = self.0.ep.begin(OpKind::Maintain);
         let built = self.flush(shard, &flush).await;
         scope.end(OpOutcome::Other);
         match built {
@@ -237,7 +244,7 @@ impl Dlsm {
                 Ok(Piece::Done)
             }
             Err(e) if e.kind() == ErrorKind::Full => {
-                shard.set_full(self.ep.now() + FULL_NS);
+                shard.set_full(self.0.ep.now() + FULL_NS);
                 Ok(Piece::Full)
             }
             Err(e) => Err(e.context("a flush")),
@@ -245,26 +252,27 @@ impl Dlsm {
     }
 
     fn has_progressed(&self) {
-        self.node.progress.fetch_add(1, Ordering::SeqCst);
-        self.node.signal.raise();
+        self.0.node.progress.fetch_add(1, Ordering::SeqCst);
+        self.0.node.signal.raise();
     }
 
     /// The store of an owner, near a memory node.
-    pub(crate) fn blocks(&self, near: NodeId, ring: bool) -> Remote<'_> {
-        let node = &self.node;
-        Remote { ep: &self.ep, node, near, ring, calls: node.o.calls, put: Vec::new() }
+    pub(crate) fn blocks(&self, near: NodeId, ring: bool) -> Remote<'c> {
+        let node = &self.0.node;
+        Remote { ep: &self.0.ep, node, near, ring, calls: node.o.calls, put: Vec::new() }
     }
 
     /// Writes a MemTable as a table.
     async fn flush(&self, shard: &Shard, flush: &Flush<'_>) -> Result<Option<Arc<Table>>> {
-        let o = &self.node.o;
+        let o = &self.0.node.o;
         let mut cursor = Cursor::new(KeyRange::default(), false, 0);
         cursor.add_memory(flush.table.clone(), usize::MAX);
         let oldest = if o.defects.forgets_snapshots { u64::MAX } else { flush.oldest };
         let rule = Rule { table_bytes: u64::MAX, ..self.rule(KeyRange::default(), oldest) };
         let mut store = self.blocks(shard.home, o.ring);
-        let fetch = self.node.remote(&self.ep);
-        match write_all((&self.ep, &fetch), &mut store, (cursor, Stage::TableEntry), &rule).await {
+        let fetch = self.0.node.remote(&self.0.ep);
+        match write_all((&self.0.ep, &fetch), &mut store, (cursor, Stage::TableEntry), &rule).await
+        {
             Ok(built) => {
                 store.keep();
                 let last = self.tables_of(shard, built).await?.pop();
@@ -278,7 +286,7 @@ impl Dlsm {
     }
 
     pub(crate) fn rule(&self, range: KeyRange, oldest: u64) -> Rule {
-        let o = &self.node.o;
+        let o = &self.0.node.o;
         let (format, table_bytes, piece_bytes) = (o.format, o.table_bytes, o.piece_bytes);
         let (bottom, skips_one, splits) = (false, false, false);
         Rule { range, oldest, bottom, format, table_bytes, piece_bytes, skips_one, splits }
@@ -290,13 +298,13 @@ impl Dlsm {
         shard: &Shard,
         built: Vec<Built>,
     ) -> Result<Vec<Arc<Table>>> {
-        let (node, mut tables) = (&self.node, Vec::new());
+        let (node, mut tables) = (&self.0.node, Vec::new());
         let metas = built.iter().rev().map(|built| built.meta.clone()).collect();
-        let mut made = Made(&self.ep, node.garbage.clone(), metas);
+        let mut made = Made(&self.0.ep, node.garbage.clone(), metas);
         for Built { meta, index, filter } in built {
             let (number, garbage) = (shard.next_number(), Some(node.garbage.clone()));
             let table = match node.o.reads_back {
-                true => Table::open(&node.remote(&self.ep), meta, number, garbage).await?,
+                true => Table::open(&node.remote(&self.0.ep), meta, number, garbage).await?,
                 false => Table::new(meta, number, (index, Some(filter)), garbage),
             };
             node.indexes.add(&table);
@@ -307,12 +315,12 @@ impl Dlsm {
     }
 
     async fn compact_one(&self, shard: &Shard) -> Result<Piece> {
-        let node = &self.node;
+        let node = &self.0.node;
         let Some(_running) = Running::one_of(&node.compactions, node.o.compaction_workers) else {
             return Ok(Piece::None);
         };
         let Some(compaction) = shard.begin_compaction() else { return Ok(Piece::None) };
-        let scope = self.ep.begin(OpKind::Maintain);
+        let scope = self.0.ep.begin(OpKind::Maintain);
         let merged = match compaction.pick.is_move() {
             true => Ok(compaction.pick.upper.clone()),
             false => self.compact(shard, &compaction).await,
@@ -325,7 +333,7 @@ impl Dlsm {
                 Ok(Piece::Done)
             }
             Err(e) if e.kind() == ErrorKind::Full => {
-                shard.set_full(self.ep.now() + FULL_NS);
+                shard.set_full(self.0.ep.now() + FULL_NS);
                 Ok(Piece::Full)
             }
             Err(e) => Err(e.context("a compaction")),
@@ -334,7 +342,7 @@ impl Dlsm {
 
     /// Merges tables where the options say, or at the owner.
     async fn compact(&self, shard: &Shard, compaction: &Compaction<'_>) -> Result<Vec<Arc<Table>>> {
-        let (node, pick) = (&self.node, &compaction.pick);
+        let (node, pick) = (&self.0.node, &compaction.pick);
         let near = self.near(compaction);
         let borders = Version::borders(pick, node.o.subcompactions);
         let defects = &node.o.defects;
@@ -353,19 +361,22 @@ impl Dlsm {
         });
         let rules: Vec<Rule> = rules.collect();
         if let Some(memory) = near
-            && let Some(tables) = self.merge_near(shard, compaction, memory, &rules).await?
+            && let Some(tables) =
+                NearMerges(self.0).merge_near(shard, compaction, memory, &rules).await?
         {
             return Ok(tables);
         }
-        Box::pin(self.merge_here(shard, pick.runs(), rules)).await
+        Box::pin(OwnMerges(self.0).merge_here(shard, pick.runs(), rules)).await
     }
 
     /// The memory node that is to merge: the one that has all inputs.
     fn near(&self, compaction: &Compaction<'_>) -> Option<NodeId> {
-        let node = &self.node;
+        let node = &self.0.node;
         match node.o.merging {
             Merging::Owner => return None,
-            Merging::Adaptive if self.compactions() > self.ep.caps().mn_cores => return None,
+            Merging::Adaptive if OwnMerges(self.0).compactions() > self.0.ep.caps().mn_cores => {
+                return None;
+            }
             Merging::Near | Merging::Adaptive => {}
         }
         let mut extents = compaction.pick.inputs().flat_map(|table| table.meta.extents());
