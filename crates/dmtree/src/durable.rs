@@ -155,7 +155,7 @@ fn journal_of(cluster: &Cluster) -> Result<Option<Arc<dyn Journal>>> {
     let Some(journal) = cluster.journal() else { return Ok(None) };
     let me = cluster.compute_node(0)?.member();
     let (node, goes_on) = (cluster.compute_node(0)?, journal.goes_on);
-    let is_skipped = move |of| goes_on && node.skips_journal_node(of);
+    let is_skipped = move |of| goes_on && node.journal().skips_journal_node(of);
     Ok(Some(Arc::new(ShardedJournal::open(cluster.fabric(), me, journal.nodes, is_skipped)?)))
 }
 

@@ -105,7 +105,7 @@ impl Attempts {
         }
         self.failed += 1;
         let is_sound = reads || e.effect() == Effect::None;
-        match at.node.membership_status(at.ep) {
+        match at.node.membership().membership_status(at.ep) {
             MembershipStatus::Member if !is_sound => return Next::Give(e),
             // A host has refused this node, which learns of the loss soon; or the lease was renewed
             // meanwhile.
@@ -149,7 +149,7 @@ impl ClientContext<'_> {
             if self.pool.incarnation_number() != self.incarnation.number {
                 return Ok(true);
             }
-            match self.node.membership_status(self.ep) {
+            match self.node.membership().membership_status(self.ep) {
                 MembershipStatus::Member => return Ok(false),
                 MembershipStatus::Lapsed => {}
                 MembershipStatus::Lost => {
@@ -175,7 +175,7 @@ impl ClientContext<'_> {
     /// Why there is none in time.
     pub(crate) async fn is_superseded(self, timeout_ns: u64) -> Result<bool> {
         match self.pool.incarnation_number() == self.incarnation.number
-            && self.node.membership_status(self.ep) != MembershipStatus::Lost
+            && self.node.membership().membership_status(self.ep) != MembershipStatus::Lost
         {
             true => Ok(false),
             false => self.wait(self.ep.now() + timeout_ns).await,
@@ -186,7 +186,7 @@ impl ClientContext<'_> {
     #[cold]
     fn in_vain(self, e: &Error) -> Error {
         let member = self.node.member();
-        let (state, trouble) = match self.node.membership_status(self.ep) {
+        let (state, trouble) = match self.node.membership().membership_status(self.ep) {
             MembershipStatus::Lost => (
                 format!(
                     "{member} has lost its membership, and the process has not joined again yet"
@@ -195,7 +195,7 @@ impl ClientContext<'_> {
             ),
             MembershipStatus::Lapsed => (
                 format!("the lease of {member} has ended and has not been renewed yet"),
-                self.node.trouble(),
+                self.node.membership().trouble(),
             ),
             MembershipStatus::Member => (format!("{member} was refused, and is a member"), None),
         };
@@ -313,7 +313,7 @@ impl PoolInner {
 fn list(cluster: &Cluster) -> Result<Vec<u32>> {
     let node = cluster.compute_node(0)?;
     let ep = node.endpoint(0)?;
-    let all = ep.block_on(node.list_indexes(&ep))?;
+    let all = ep.block_on(node.catalog().list_indexes(&ep))?;
     Ok(all.into_iter().map(|e| e.id).collect())
 }
 

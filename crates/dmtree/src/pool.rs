@@ -175,7 +175,7 @@ impl Pool {
     /// The memory nodes that cannot be used, as far as this process knows, a line each; without a
     /// round trip.
     pub fn missing(&self) -> Result<Vec<String>> {
-        let away = self.0.incarnation().cluster.compute_node(0)?.away();
+        let away = self.0.incarnation().cluster.compute_node(0)?.membership().away();
         Ok(away.into_iter().map(|(node, presence)| presence.refusal(node).to_string()).collect())
     }
 
@@ -205,7 +205,8 @@ impl Pool {
         opened.insert(entry.name.clone(), open.clone());
         drop(opened);
         // The entry may be older than this incarnation, and the index dropped and purged before it.
-        let listed = self.0.admin(true, |a| a.run(a.node.find_index(&a.ep, &entry.name)))?;
+        let listed =
+            self.0.admin(true, |a| a.run(a.node.catalog().find_index(&a.ep, &entry.name)))?;
         if listed.is_none_or(|listed| listed.id != entry.id) {
             open.close();
             return Err(Error::not_found(format!("the index {:?} was removed", entry.name)));
@@ -252,7 +253,8 @@ impl PoolInner {
 
     /// An index that can be opened.
     fn found(self: &Arc<Self>, name: &str) -> Result<IndexEntry> {
-        let found = self.admin(true, |a| a.run(a.node.find_ready_index(&a.ep, name)))?;
+        let found =
+            self.admin(true, |a| a.run(a.node.creations().find_ready_index(&a.ep, name)))?;
         found.ok_or_else(|| {
             Error::not_found(format!(
                 "there is no index {name:?} in this pool: create it, or see `Pool::list`"
@@ -283,7 +285,9 @@ impl PoolInner {
         system: &str,
     ) -> Result<Option<BegunEntry>> {
         let new = NewIndex { name, system, options: &[] };
-        let begin = |a: &Admin| Ok((a.run(a.node.open_or_begin_index(&a.ep, new))?, a.ep.clone()));
+        let begin = |a: &Admin| {
+            Ok((a.run(a.node.creations().open_or_begin_index(&a.ep, new))?, a.ep.clone()))
+        };
         match self.admin(true, begin)? {
             (Opening::Ready(_), _) => Ok(None),
             (Opening::Begun(creation), ep) => Ok(Some(BegunEntry { creation, ep })),
@@ -292,7 +296,7 @@ impl PoolInner {
 
     /// Every entry of the catalog, by name, but for the mark of the journal.
     pub(crate) fn entries(self: &Arc<Self>) -> Result<Vec<IndexEntry>> {
-        let mut all = self.admin(true, |a| a.run(a.node.list_indexes(&a.ep)))?;
+        let mut all = self.admin(true, |a| a.run(a.node.catalog().list_indexes(&a.ep)))?;
         all.retain(|entry| entry.system != restart::MARK_SYSTEM);
         Ok(all)
     }
@@ -307,29 +311,31 @@ impl PoolInner {
     ) -> Result<()> {
         let new = NewIndex { name, system, options };
         self.admin(false, |a| {
-            a.run(async { a.node.begin_index(&a.ep, new).await?.publish().await.map(drop) })
+            a.run(async {
+                a.node.creations().begin_index(&a.ep, new).await?.publish().await.map(drop)
+            })
         })
     }
 
     /// Removes an entry.
     pub(crate) fn remove_entry(self: &Arc<Self>, name: &str) -> Result<()> {
-        self.admin(false, |a| a.run(a.node.drop_index(&a.ep, name)))
+        self.admin(false, |a| a.run(a.node.catalog().drop_index(&a.ep, name)))
     }
 
-    /// As [`PoolNode::journal_nodes`].
+    /// As [`dmtree_pool::JournalNodes::journal_nodes`].
     #[cfg(feature = "json")]
     pub(crate) fn journal_nodes(self: &Arc<Self>) -> Result<Vec<dmtree_fabric::MemoryState>> {
-        self.admin(true, |a| a.run(a.node.journal_nodes(&a.ep)))
+        self.admin(true, |a| a.run(a.node.journal().journal_nodes(&a.ep)))
     }
 
-    /// As [`PoolNode::begin_refill`].
+    /// As [`dmtree_pool::JournalNodes::begin_refill`].
     pub(crate) fn begin_refill(self: &Arc<Self>, of: NodeId, waits_ns: u64) -> Result<()> {
-        self.admin(false, |a| a.run(a.node.begin_refill(&a.ep, of, waits_ns)))
+        self.admin(false, |a| a.run(a.node.journal().begin_refill(&a.ep, of, waits_ns)))
     }
 
-    /// As [`PoolNode::end_refill`].
+    /// As [`dmtree_pool::JournalNodes::end_refill`].
     pub(crate) fn end_refill(self: &Arc<Self>, of: NodeId) -> Result<()> {
-        self.admin(false, |a| a.run(a.node.end_refill(&a.ep, of)))
+        self.admin(false, |a| a.run(a.node.journal().end_refill(&a.ep, of)))
     }
 
     fn open_entry(&self, entry: &IndexEntry) -> Result<OpenIndex> {

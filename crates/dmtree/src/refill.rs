@@ -41,7 +41,7 @@ impl Pool {
     /// # Errors
     /// `Revoked` when this process has lost its membership.
     pub fn journal_gaps(&self) -> Result<Vec<u16>> {
-        let gaps = self.inner().incarnation().cluster.compute_node(0)?.journal_gaps();
+        let gaps = self.inner().incarnation().cluster.compute_node(0)?.journal().journal_gaps();
         Ok(gaps.into_iter().map(|node| node.index() as u16).collect())
     }
 

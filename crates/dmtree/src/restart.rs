@@ -79,7 +79,7 @@ pub(crate) fn load(pool: &Arc<PoolInner>, report: Option<&Report>) -> Result<()>
 fn check_gaps(pool: &Arc<PoolInner>) -> Result<()> {
     let cluster = &pool.incarnation().cluster;
     let accepts = cluster.journal().is_none_or(|journal| journal.accepts_gaps);
-    match cluster.compute_node(0)?.journal_gaps().first() {
+    match cluster.compute_node(0)?.journal().journal_gaps().first() {
         Some(node) if !accepts => Err(Error::incompatible(format!(
             "part {} of the journal lacks acknowledged writes: restore a checkpoint into a new pool, \
              or found this one with `dmtree memnode --accept-gaps`, which loads what is there",

@@ -55,10 +55,10 @@ fn main() {
     let root = ep
         .core()
         .block_on(ep.slot(), async {
-            let entry = pool.create_index(&ep, "x", "dmtree", b"{}").await?;
+            let entry = pool.creations().create_index(&ep, "x", "dmtree", b"{}").await?;
             let root = Root { index: entry.id, word: entry.root_word };
             DmTree::format(&ep, &cx, &o, root).await?;
-            pool.publish_index(&ep, &entry).await?;
+            pool.catalog().publish_index(&ep, &entry).await?;
             Ok(root)
         })
         .unwrap();

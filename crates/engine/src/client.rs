@@ -239,7 +239,9 @@ impl Client {
 
     /// With its mutant only.
     pub(crate) async fn stop_for_death(&self) {
-        while self.node.has(Mutant::StopForDeath) && !self.node.pool.has_settled_membership() {
+        while self.node.has(Mutant::StopForDeath)
+            && !self.node.pool.membership().has_settled_membership()
+        {
             self.ep.sleep(100_000).await;
         }
     }

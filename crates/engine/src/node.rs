@@ -321,7 +321,7 @@ impl DmNode {
             // No other client knows of it until it is retired.
             let bytes = self.leaf_bytes(route.capacity);
             let table = self.has_tables().then_some(route.table);
-            self.pool.log_pending(self.root.index, (route.leaf, bytes), table);
+            self.pool.collection().log_pending(self.root.index, (route.leaf, bytes), table);
         }
         self.maintenance.push(chore);
     }

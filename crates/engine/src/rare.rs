@@ -385,7 +385,7 @@ fn a_tombstone_that_no_list_names_is_unlinked_by_a_gc() {
         relocate(&c, l).await;
         let chore = c.client.node.maintenance.pop();
         assert!(matches!(chore, Some(Chore::Unlink { .. })), "{chore:?}");
-        c.client.node.pool.log_retired(route.leaf);
+        c.client.node.pool.collection().log_retired(route.leaf);
         drop(pin);
         let before = (hits(Mark::GcUnlink), hits(Mark::Unlinked));
         c.gc().await.expect("works");

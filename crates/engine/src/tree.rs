@@ -61,7 +61,7 @@ impl DmTree {
         self.client.node.maintenance.any()
             || self.client.node.is_build_due()
             || self.client.node.is_admission_due()
-            || self.client.node.pool.reclaim_due()
+            || self.client.node.pool.reclaimer().reclaim_due()
     }
 
     /// Writes a key.

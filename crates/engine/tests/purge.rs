@@ -69,17 +69,17 @@ async fn replace(
     if let Some(how) = dies {
         h.fabric.crash(NodeId::compute(2), how).expect("known");
     }
-    pool.drop_index(&ep, "test").await?;
+    pool.catalog().drop_index(&ep, "test").await?;
     for _ in 0..TRIES {
         ep.renew_deadline();
-        match pool.purge_dropped(&ep).await {
+        match pool.catalog().purge_dropped(&ep).await {
             Ok(_) => break,
             // A round of reclamation, or a death.
             Err(e) if matches!(e.kind(), Busy | Unreachable | TimedOut) => ep.sleep(500_000).await,
             Err(e) => return Err(e),
         }
     }
-    assert_eq!(pool.purge_dropped(&ep).await?, 0, "nothing is left");
+    assert_eq!(pool.catalog().purge_dropped(&ep).await?, 0, "nothing is left");
     for node in 0..2 {
         let records = pool.chunk_records(&ep, NodeId::memory(node)).await?;
         let left = records.into_iter().flatten().filter(|r| r.used_for != ChunkUse::Tables);

@@ -89,7 +89,7 @@ pub trait Collector: Sized {
     /// Whether the operations have ended that ran before the last barrier.
     async fn is_past(&self, gc: &Gc) -> Result<bool> {
         let (ep, pool, _) = self.place();
-        pool.is_past(ep, gc).await
+        pool.collection().is_past(ep, gc).await
     }
     /// Where the marking begins.
     async fn first(&self) -> Result<Self::Position>;
@@ -129,7 +129,7 @@ pub trait Collector: Sized {
                 Err(e) => break Err(e),
             }
         };
-        pool.end_gc(ep, run.gc).await;
+        pool.collection().end_gc(ep, run.gc).await;
         found
     }
 
@@ -144,7 +144,7 @@ pub trait Collector: Sized {
             Some(run) => run,
             None => {
                 ep.renew_deadline();
-                Box::new(Run::of(pool.begin_gc(ep, root.index).await?))
+                Box::new(Run::of(pool.collection().begin_gc(ep, root.index).await?))
             }
         };
         for _ in 0..STEPS_PER_CALL {
@@ -156,11 +156,11 @@ pub trait Collector: Sized {
                 }
                 Ok(Progress::Done) => {
                     let noted = self.note_done(&run.gc).await;
-                    pool.end_gc(ep, run.gc).await;
+                    pool.collection().end_gc(ep, run.gc).await;
                     return noted.map(|()| None);
                 }
                 Err(e) => {
-                    pool.end_gc(ep, run.gc).await;
+                    pool.collection().end_gc(ep, run.gc).await;
                     return Err(e);
                 }
             }
@@ -173,7 +173,7 @@ pub trait Collector: Sized {
 async fn step<C: Collector>(c: &C, run: &mut RunOf<C>) -> Result<Progress> {
     let (ep, pool, _) = c.place();
     ep.renew_deadline();
-    pool.hold_gc(ep, &mut run.gc).await?;
+    pool.collection().hold_gc(ep, &mut run.gc).await?;
     match &run.phase {
         Phase::Starting | Phase::Draining | Phase::Sweeping if !c.is_past(&run.gc).await? => {
             return Ok(Progress::Wait);
@@ -184,7 +184,7 @@ async fn step<C: Collector>(c: &C, run: &mut RunOf<C>) -> Result<Progress> {
             match c.mark(from, run).await? {
                 Some(next) => run.phase = Phase::Marking(next),
                 None => {
-                    pool.raise_barrier(ep, &mut run.gc).await?;
+                    pool.collection().raise_barrier(ep, &mut run.gc).await?;
                     run.phase = Phase::Draining;
                 }
             }
@@ -198,7 +198,7 @@ async fn step<C: Collector>(c: &C, run: &mut RunOf<C>) -> Result<Progress> {
             if c.check_lost(run, i).await? {
                 run.phase = Phase::Checking(i + 1);
             } else {
-                pool.raise_barrier(ep, &mut run.gc).await?;
+                pool.collection().raise_barrier(ep, &mut run.gc).await?;
                 run.phase = Phase::Sweeping;
             }
         }

@@ -134,7 +134,7 @@ impl LockTables {
     /// # Errors
     /// `Full` when a memory node has no room for them; those of the fabric.
     pub async fn format(&self, ep: &Endpoint, pool: &PoolNode, root: Root) -> Result<()> {
-        if self.on_chip && pool.claim_chips(ep, root.index).await? {
+        if self.on_chip && pool.catalog().claim_chips(ep, root.index).await? {
             return Ok(());
         }
         let count = pool.memory_nodes();
@@ -142,9 +142,12 @@ impl LockTables {
         let mut bases = Vec::with_capacity(count);
         for m in 0..count {
             let node = NodeId::memory(m as u16);
-            bases.push(pool.alloc_bump_on(ep, owner, self.words * 8, node).await?);
+            bases.push(pool.supply().alloc_bump_on(ep, owner, self.words * 8, node).await?);
         }
-        let list = pool.alloc_bump(ep, &pool.bump(root.index, self.kind), count as u32 * 8).await?;
+        let list = pool
+            .supply()
+            .alloc_bump(ep, &pool.supply().bump(root.index, self.kind), count as u32 * 8)
+            .await?;
         let mut image = ep.buf(count as u32 * 8).await?;
         for (m, base) in bases.iter().enumerate() {
             image[m * 8..m * 8 + 8].copy_from_slice(&base.bits().to_le_bytes());

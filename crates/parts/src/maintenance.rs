@@ -106,7 +106,7 @@ impl<C: Chore, G> Maintenance<C, G> {
 
     /// Whether deaths have been handled completely since the last call.
     pub fn is_sweep_due(&self, pool: &PoolNode) -> bool {
-        let deaths = pool.deaths();
+        let deaths = pool.membership().deaths();
         self.swept.fetch_max(deaths, Ordering::Relaxed) < deaths
     }
 }

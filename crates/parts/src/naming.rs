@@ -59,7 +59,7 @@ pub async fn begin(
     options: &impl Creates,
 ) -> Result<Creation> {
     options.check_for(cx)?;
-    let begun = cx.pool.begin_index(ep, new).await?;
+    let begun = cx.pool.creations().begin_index(ep, new).await?;
     format(ep, cx, options, begun).await
 }
 
@@ -91,7 +91,7 @@ pub async fn open_or_begin(
     options: &impl Creates,
 ) -> Result<Opening> {
     options.check_for(cx)?;
-    match cx.pool.open_or_begin_index(ep, new).await? {
+    match cx.pool.creations().open_or_begin_index(ep, new).await? {
         Opening::Begun(begun) => format(ep, cx, options, begun).await.map(Opening::Begun),
         ready => Ok(ready),
     }

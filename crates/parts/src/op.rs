@@ -98,9 +98,9 @@ pub fn counted(plain: OpOutcome, retried: &Cell<bool>) -> OpOutcome {
 /// Makes retired memory free when that is due. Until a member that does not answer answers again or
 /// is revoked, everything stays on the limbo list.
 pub async fn reclaim_when_due(ep: &Endpoint, pool: &PoolNode) -> Result<Work> {
-    if pool.reclaim_due() {
+    if pool.reclaimer().reclaim_due() {
         let scope = ep.begin(OpKind::Maintain);
-        let reclaimed = pool.reclaim(ep).await;
+        let reclaimed = pool.reclaimer().reclaim(ep).await;
         scope.end(OpOutcome::Other);
         reclaimed.map(|_| ()).or_else(|e| match e.kind() {
             ErrorKind::Unreachable => Ok(()),
@@ -113,7 +113,7 @@ pub async fn reclaim_when_due(ep: &Endpoint, pool: &PoolNode) -> Result<Work> {
 /// Makes retired memory free, as far as no operation can hold it. Returns whether there was any.
 pub async fn reclaim_for_room(ep: &Endpoint, pool: &PoolNode) -> Result<bool> {
     let scope = ep.begin(OpKind::Maintain);
-    let freed = pool.reclaim_for_room(ep).await;
+    let freed = pool.reclaimer().reclaim_for_room(ep).await;
     scope.end(OpOutcome::Other);
     match freed {
         // A long operation holds everything that waits: the pool is full for now.

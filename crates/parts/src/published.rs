@@ -126,7 +126,7 @@ impl<N: Deref<Target = Base>> Client<N> {
         if let Some(at) = spare.0.borrow_mut().pop() {
             return Ok(at);
         }
-        self.node.pool.alloc_bump(&self.ep, memory, bytes as u32).await
+        self.node.pool.supply().alloc_bump(&self.ep, memory, bytes as u32).await
     }
 
     /// Allocates until there is spare memory for `count` nodes.
@@ -138,7 +138,9 @@ impl<N: Deref<Target = Base>> Client<N> {
         bytes: usize,
     ) -> Result<()> {
         while spare.0.borrow().len() < count {
-            spare.give_back(self.node.pool.alloc_bump(&self.ep, memory, bytes as u32).await?);
+            spare.give_back(
+                self.node.pool.supply().alloc_bump(&self.ep, memory, bytes as u32).await?,
+            );
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use dmtree_fabric::{Endpoint, Error, GlobalAddr, NodeId, Result, WaitReason};
 
 use crate::chunks::RunRequest;
 use crate::layout::ChunkUse;
-use crate::node::PoolNode;
+use crate::obtain::Supply;
 use crate::obtain::{Source, Turn, Turns};
 use crate::owners::ask_stretch;
 use crate::wire::locked;
@@ -118,16 +118,16 @@ fn on_node(at: GlobalAddr, node: NodeId) -> Result<GlobalAddr> {
     if at.node() == node { Ok(at) } else { Err(no_chunk(node)) }
 }
 
-impl PoolNode {
+impl Supply<'_> {
     /// A bump allocator of this node over chunks of memory nodes. `kind` goes into the chunks'
     /// records.
-    pub fn bump(&self, index: u32, kind: u8) -> Bump {
+    pub fn bump(self, index: u32, kind: u8) -> Bump {
         Bump {
             index,
             kind,
-            chunk_bytes: self.shape.chunk_bytes,
+            chunk_bytes: self.0.shape.chunk_bytes,
             remainder: Mutex::default(),
-            turns: Turns::starting_at(self.cn.index()),
+            turns: Turns::starting_at(self.0.cn.index()),
         }
     }
 
@@ -136,19 +136,19 @@ impl PoolNode {
     /// # Errors
     /// `Full` when no memory node has a chunk, `InvalidArgument` for pieces larger than one; those
     /// of the fabric.
-    pub async fn alloc_bump(&self, ep: &Endpoint, from: &Bump, bytes: u32) -> Result<GlobalAddr> {
+    pub async fn alloc_bump(self, ep: &Endpoint, from: &Bump, bytes: u32) -> Result<GlobalAddr> {
         self.cut(ep, from, bytes, None).await
     }
 
     async fn cut(
-        &self,
+        self,
         ep: &Endpoint,
         from: &Bump,
         bytes: u32,
         near: Option<NodeId>,
     ) -> Result<GlobalAddr> {
         let bytes = rounded(bytes);
-        self.check_fits("a piece", bytes)?;
+        self.0.check_fits("a piece", bytes)?;
         self.obtain(ep, &AllocationRequest { from, bytes }, near).await
     }
 
@@ -156,9 +156,9 @@ impl PoolNode {
     /// node has one of.
     ///
     /// # Errors
-    /// As [`PoolNode::alloc_bump`]; `Full` when this memory node has no chunk.
+    /// As [`Supply::alloc_bump`]; `Full` when this memory node has no chunk.
     pub async fn alloc_bump_on(
-        &self,
+        self,
         ep: &Endpoint,
         (index, kind): (u32, u8),
         bytes: u32,
@@ -170,9 +170,9 @@ impl PoolNode {
     /// A piece on this very memory node, from an allocator that serves no other node.
     ///
     /// # Errors
-    /// As [`PoolNode::alloc_bump_on`].
+    /// As [`Supply::alloc_bump_on`].
     pub async fn alloc_bump_near(
-        &self,
+        self,
         ep: &Endpoint,
         from: &Bump,
         bytes: u32,
@@ -187,13 +187,13 @@ impl PoolNode {
     /// # Errors
     /// `Full` when this memory node has no such run; those of the fabric.
     pub async fn alloc_region(
-        &self,
+        self,
         ep: &Endpoint,
         (index, kind): (u32, u8),
         bytes: u64,
         node: NodeId,
     ) -> Result<GlobalAddr> {
-        let chunks = bytes.max(1).div_ceil(self.shape.chunk_bytes);
+        let chunks = bytes.max(1).div_ceil(self.0.shape.chunk_bytes);
         let chunks = u32::try_from(chunks).map_err(|_| no_chunk(node))?;
         let request = RegionRequest { of: self.bump(index, kind), chunks };
         on_node(self.obtain(ep, &request, Some(node)).await?, node)
@@ -201,18 +201,18 @@ impl PoolNode {
 
     /// A bump allocator of this node over stretches of compute nodes' table memory, `stretch_bytes`
     /// long where there is room.
-    pub fn stripes(&self, stretch_bytes: u64) -> Stripes {
+    pub fn stripes(self, stretch_bytes: u64) -> Stripes {
         Stripes {
             stretch_bytes: stretch_bytes.max(64),
             remainder: Mutex::default(),
-            turns: Turns::starting_at(self.cn.index()),
+            turns: Turns::starting_at(self.0.cn.index()),
             full: AtomicBool::new(false),
         }
     }
 
     /// A piece of `bytes`, rounded up to whole words, zero. `None` when all compute nodes are full.
     pub async fn alloc_stripe(
-        &self,
+        self,
         ep: &Endpoint,
         from: &Stripes,
         bytes: u32,
@@ -230,11 +230,11 @@ impl PoolNode {
         if from.full.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let nodes = usize::from(self.shape.compute_nodes);
+        let nodes = usize::from(self.0.shape.compute_nodes);
         let first = from.turns.cursor.load(Ordering::Relaxed);
         for n in (0..nodes).map(|k| (first + k) % nodes) {
             let owner = NodeId::compute(n as u16);
-            if !self.view.is_worth_asking(owner) {
+            if !self.0.view.is_worth_asking(owner) {
                 continue;
             }
             let stretch = ask_stretch(ep, owner, from.stretch_bytes.max(bytes), bytes).await?;

@@ -392,15 +392,19 @@ async fn call(
     Ok(reply)
 }
 
-impl PoolNode {
+/// The indexes of a pool: their names, and what is left of those that were dropped.
+#[derive(Clone, Copy, Debug)]
+pub struct Catalog<'n>(pub(crate) &'n PoolNode);
+
+impl Catalog<'_> {
     /// Registers a name once.
     pub(crate) async fn register_index(
-        &self,
+        self,
         ep: &Endpoint,
         new: NewIndex<'_>,
         ticket: u64,
     ) -> Result<IndexEntry> {
-        let creator = Creator { member: self.member(), ticket };
+        let creator = Creator { member: self.0.member(), ticket };
         let reply = call(ep, CallKind::Create, new, creator).await?;
         let (Word(slot), Half(id)) = wire::decode(&reply)?;
         if slot >= SLOTS {
@@ -421,7 +425,7 @@ impl PoolNode {
     ///
     /// # Errors
     /// `NotFound` when it was dropped meanwhile; those of the fabric.
-    pub async fn publish_index(&self, ep: &Endpoint, e: &IndexEntry) -> Result<()> {
+    pub async fn publish_index(self, ep: &Endpoint, e: &IndexEntry) -> Result<()> {
         let ready = IndexState::Ready.word(e.id);
         let before = ep.cas(e.state_word()?, e.creating_word(), ready).await?;
         if before == ready || before == e.creating_word() {
@@ -434,13 +438,13 @@ impl PoolNode {
     ///
     /// # Errors
     /// `InvalidArgument` for an impossible name; those of the fabric.
-    pub async fn find_index(&self, ep: &Endpoint, name: &str) -> Result<Option<IndexEntry>> {
+    pub async fn find_index(self, ep: &Endpoint, name: &str) -> Result<Option<IndexEntry>> {
         check_name(name)?;
         Ok(all_indexes(ep).await?.into_iter().find(|e| e.is_named(name)))
     }
 
     /// All indexes, by name.
-    pub async fn list_indexes(&self, ep: &Endpoint) -> Result<Vec<IndexEntry>> {
+    pub async fn list_indexes(self, ep: &Endpoint) -> Result<Vec<IndexEntry>> {
         let mut all = all_indexes(ep).await?;
         all.retain(|e| e.state != IndexState::Dropped);
         all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -450,12 +454,12 @@ impl PoolNode {
     /// Removes an index. Operations that run come to their end, later ones fail with `Closed` on
     /// every node, and its memory goes back to the pool. What cannot be given back now, because a
     /// node does not answer or an operation does not end, is left to a later purge
-    /// ([`PoolNode::purge_dropped`]). Call it between operations.
+    /// ([`Catalog::purge_dropped`]). Call it between operations.
     ///
     /// # Errors
     /// `NotFound`; those of the fabric.
-    pub async fn drop_index(&self, ep: &Endpoint, name: &str) -> Result<()> {
-        let me = Creator { member: self.member(), ticket: 0 };
+    pub async fn drop_index(self, ep: &Endpoint, name: &str) -> Result<()> {
+        let me = Creator { member: self.0.member(), ticket: 0 };
         let dropped = NewIndex { name, system: "", options: &[] };
         call(ep, CallKind::Drop, dropped, me).await?;
         let _ = Box::pin(self.purge_dropped(ep)).await;
@@ -463,7 +467,7 @@ impl PoolNode {
     }
 
     /// No operation of a dropped index can run any more: its slot is free.
-    pub(crate) async fn free_slot(&self, ep: &Endpoint, e: &IndexEntry) -> Result<()> {
+    pub(crate) async fn free_slot(self, ep: &Endpoint, e: &IndexEntry) -> Result<()> {
         ep.cas(e.state_word()?, IndexState::Dropped.word(e.id), 0).await.map(drop)
     }
 }

@@ -119,19 +119,19 @@ impl Creation {
     /// # Errors
     /// `NotFound` when it was dropped meanwhile; those of the fabric.
     pub async fn publish(mut self) -> Result<IndexEntry> {
-        self.node.publish_index(&self.ep, &self.entry).await?;
+        self.node.catalog().publish_index(&self.ep, &self.entry).await?;
         self.ticket = None;
         Ok(IndexEntry { state: IndexState::Ready, ..self.entry.clone() })
     }
 
     /// Frees the name.
     pub async fn abandon(mut self) -> Result<()> {
-        self.node.clear(&self.ep, &self.entry).await?;
+        self.node.creations().clear(&self.ep, &self.entry).await?;
         self.ticket = None;
         Ok(())
     }
 
-    /// The name stays the caller's until [`PoolNode::publish_index`] or [`PoolNode::drop_index`].
+    /// The name stays the caller's until [`Catalog::publish_index`] or [`Catalog::drop_index`].
     fn keep(mut self) -> IndexEntry {
         // The ticket stays in use for the rest of this incarnation.
         if let Some(ticket) = self.ticket.take() {
@@ -163,7 +163,11 @@ enum Progress {
     Over,
 }
 
-impl PoolNode {
+/// Indexes that come into being.
+#[derive(Clone, Copy, Debug)]
+pub struct Creations<'n>(pub(crate) &'n Arc<PoolNode>);
+
+impl Creations<'_> {
     /// Registers a name. The entry is `Creating` and the caller's: it fills the index and publishes
     /// it, or drops it. A name that a dead creator has left is free.
     ///
@@ -171,7 +175,7 @@ impl PoolNode {
     /// `Exists`, `Full` when the catalog is, `InvalidArgument` for names and options of impossible
     /// length; those of the fabric.
     pub async fn create_index(
-        self: &Arc<Self>,
+        self,
         ep: &Endpoint,
         name: &str,
         system: &str,
@@ -180,12 +184,8 @@ impl PoolNode {
         Ok(self.begin_index(ep, NewIndex { name, system, options }).await?.keep())
     }
 
-    /// As [`PoolNode::create_index`], for a creation that ends with the value returned.
-    pub async fn begin_index(
-        self: &Arc<Self>,
-        ep: &Endpoint,
-        new: NewIndex<'_>,
-    ) -> Result<Creation> {
+    /// As [`Creations::create_index`], for a creation that ends with the value returned.
+    pub async fn begin_index(self, ep: &Endpoint, new: NewIndex<'_>) -> Result<Creation> {
         let mut waits = Waits::new(ep);
         let mut purges = true;
         loop {
@@ -193,12 +193,12 @@ impl PoolNode {
                 Err(e) if e.kind() == ErrorKind::Exists => {}
                 // Dropped indexes have slots of the catalog until they are purged.
                 Err(e) if e.kind() == ErrorKind::Full && std::mem::take(&mut purges) => {
-                    self.purge_dropped(ep).await.map_err(|_| e)?;
+                    self.0.catalog().purge_dropped(ep).await.map_err(|_| e)?;
                     continue;
                 }
                 done => return done,
             }
-            match self.find_index(ep, new.name).await? {
+            match self.0.catalog().find_index(ep, new.name).await? {
                 // It was dropped between the two READs.
                 None => {}
                 Some(e) if e.state == IndexState::Ready => return Err(exists(&e)),
@@ -218,14 +218,10 @@ impl PoolNode {
     /// # Errors
     /// `InvalidArgument` for an impossible name; `Busy` when its creation takes too long; those of
     /// the fabric.
-    pub async fn find_ready_index(
-        self: &Arc<Self>,
-        ep: &Endpoint,
-        name: &str,
-    ) -> Result<Option<IndexEntry>> {
+    pub async fn find_ready_index(self, ep: &Endpoint, name: &str) -> Result<Option<IndexEntry>> {
         let mut waits = Waits::new(ep);
         loop {
-            match self.find_index(ep, name).await? {
+            match self.0.catalog().find_index(ep, name).await? {
                 Some(e) if e.state == IndexState::Creating => match self.progress(ep, &e).await? {
                     Progress::Alive | Progress::Dying => waits.check(&e)?,
                     Progress::Over => self.clear(ep, &e).await?,
@@ -239,12 +235,8 @@ impl PoolNode {
     /// The index of this name, when it can be opened, else its creation by the caller.
     ///
     /// # Errors
-    /// As [`PoolNode::create_index`] and [`PoolNode::find_ready_index`], but for `Exists`.
-    pub async fn open_or_begin_index(
-        self: &Arc<Self>,
-        ep: &Endpoint,
-        new: NewIndex<'_>,
-    ) -> Result<Opening> {
+    /// As [`Creations::create_index`] and [`Creations::find_ready_index`], but for `Exists`.
+    pub async fn open_or_begin_index(self, ep: &Endpoint, new: NewIndex<'_>) -> Result<Opening> {
         let mut waits = Waits::new(ep);
         loop {
             if let Some(e) = self.find_ready_index(ep, new.name).await? {
@@ -259,24 +251,24 @@ impl PoolNode {
         }
     }
 
-    async fn try_begin(self: &Arc<Self>, ep: &Endpoint, new: NewIndex<'_>) -> Result<Creation> {
+    async fn try_begin(self, ep: &Endpoint, new: NewIndex<'_>) -> Result<Creation> {
         // Drawn before the call, so that no client of this node takes the creation for one that is
         // over.
-        let ticket = Ticket { of: self.creating.clone(), number: self.creating.draw() };
-        let entry = self.register_index(ep, new, ticket.number).await?;
-        Ok(Creation { node: self.clone(), ep: ep.clone(), entry, ticket: Some(ticket) })
+        let ticket = Ticket { of: self.0.creating.clone(), number: self.0.creating.draw() };
+        let entry = self.0.catalog().register_index(ep, new, ticket.number).await?;
+        Ok(Creation { node: self.0.clone(), ep: ep.clone(), entry, ticket: Some(ticket) })
     }
 
-    async fn progress(&self, ep: &Endpoint, e: &IndexEntry) -> Result<Progress> {
+    async fn progress(self, ep: &Endpoint, e: &IndexEntry) -> Result<Progress> {
         let Creator { member, ticket } = e.creator;
-        if member == self.member() {
-            return Ok(match self.creating.is_in_use(ticket) {
+        if member == self.0.member() {
+            return Ok(match self.0.creating.is_in_use(ticket) {
                 true => Progress::Alive,
                 false => Progress::Over,
             });
         }
         // Read after the catalog: a creator that the catalog names has joined before.
-        let state = self.membership.state(self.member(), ep.now()).await?;
+        let state = self.0.membership.state(self.0.member(), ep.now()).await?;
         if state.members.is_empty() {
             // No member has joined: all nodes count as living.
             return Ok(Progress::Alive);
@@ -290,7 +282,7 @@ impl PoolNode {
 
     /// Frees the name of a creation that is over, unless that has been done or it has been
     /// published.
-    async fn clear(&self, ep: &Endpoint, e: &IndexEntry) -> Result<()> {
+    async fn clear(self, ep: &Endpoint, e: &IndexEntry) -> Result<()> {
         ep.cas(e.state_word()?, e.creating_word(), 0).await.map(|_| ())
     }
 }

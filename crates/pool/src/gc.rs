@@ -132,23 +132,27 @@ pub struct Lost {
     pub lines: Vec<TableId>,
 }
 
-impl PoolNode {
-    /// Steps 1 and 2. The caller runs no operation, here and in [`PoolNode::is_past`].
+/// Garbage collections, and the lists that they ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct GarbageCollection<'n>(pub(crate) &'n PoolNode);
+
+impl GarbageCollection<'_> {
+    /// Steps 1 and 2. The caller runs no operation, here and in [`GarbageCollection::is_past`].
     ///
     /// # Errors
     /// `Busy` while a death, a move or another collection is under way; those of the fabric.
-    pub async fn begin_gc(&self, ep: &Endpoint, index: u32) -> Result<Gc> {
-        if !self.has_settled_membership() {
+    pub async fn begin_gc(self, ep: &Endpoint, index: u32) -> Result<Gc> {
+        if !self.0.membership().has_settled_membership() {
             return Err(Error::busy("a death or a move is under way"));
         }
-        if self.gc_log.is_held(ep.now()) {
+        if self.0.gc_log.is_held(ep.now()) {
             return Err(Error::busy("another garbage collection is under way"));
         }
         // Memory on a node that is away may be the only way to memory of the others.
-        self.view.check_memory().map_err(|e| Error::busy(e.to_string()))?;
-        let (deaths, members) = (self.deaths(), self.windows()?);
+        self.0.view.check_memory().map_err(|e| Error::busy(e.to_string()))?;
+        let (deaths, members) = (self.0.membership().deaths(), self.windows()?);
         let before = self.runs_of(ep, index).await?;
-        let seen = self.read_directory(ep, false).await?;
+        let seen = self.0.partitions().read_directory(ep, false).await?;
         if let Some(s) = seen.iter().find(|s| s.torn) {
             return Err(Error::busy(format!("{} writes its directory record", s.partition.owner)));
         }
@@ -166,9 +170,9 @@ impl PoolNode {
         }
     }
 
-    /// As [`PoolNode::begin_gc`], once another collection has ended, or has not held its windows
+    /// As [`GarbageCollection::begin_gc`], once another collection has ended, or has not held its windows
     /// for a while.
-    pub async fn next_gc(&self, ep: &Endpoint, index: u32) -> Result<Gc> {
+    pub async fn next_gc(self, ep: &Endpoint, index: u32) -> Result<Gc> {
         let until = ep.now().saturating_add(AWAITED_NS);
         let mut pause = ep.backoff("another garbage collection", first_node(EPOCH_WORD));
         loop {
@@ -180,15 +184,10 @@ impl PoolNode {
         }
     }
 
-    async fn open_windows(
-        &self,
-        ep: &Endpoint,
-        gc: &mut Gc,
-        seen: &[DirectoryEntry],
-    ) -> Result<()> {
+    async fn open_windows(self, ep: &Endpoint, gc: &mut Gc, seen: &[DirectoryEntry]) -> Result<()> {
         for m in &gc.members {
-            match m.node == self.cn {
-                true => self.gc_log.begin(gc.number, ep.now())?,
+            match m.node == self.0.cn {
+                true => self.0.gc_log.begin(gc.number, ep.now())?,
                 false => tell(ep, m.node, Call::Open, gc.number).await?,
             }
         }
@@ -211,7 +210,7 @@ impl PoolNode {
     ///
     /// # Errors
     /// `Busy` when another collection has taken its place; those of the fabric.
-    pub async fn hold_gc(&self, ep: &Endpoint, gc: &mut Gc) -> Result<()> {
+    pub async fn hold_gc(self, ep: &Endpoint, gc: &mut Gc) -> Result<()> {
         let now = ep.now();
         if now.saturating_sub(gc.held_at) < WINDOW_HELD_NS / 4 {
             return Ok(());
@@ -219,24 +218,24 @@ impl PoolNode {
         gc.held_at = now;
         // The first member decides between collections.
         match gc.members.first() {
-            Some(m) if m.node == self.cn => self.gc_log.hold(gc.number, now),
+            Some(m) if m.node == self.0.cn => self.0.gc_log.hold(gc.number, now),
             Some(m) => tell(ep, m.node, Call::Hold, gc.number).await,
             None => Ok(()),
         }
     }
 
     /// The members that run operations, or may.
-    pub(crate) fn windows(&self) -> Result<Vec<Member>> {
-        let all = self.fabric.members()?.into_iter();
+    pub(crate) fn windows(self) -> Result<Vec<Member>> {
+        let all = self.0.fabric.members()?.into_iter();
         let member =
-            |node| Member { node, incarnation: self.fabric.incarnation(node).unwrap_or(0) };
-        Ok(all.map(member).filter(|m| !self.view.is_revoked(*m)).collect())
+            |node| Member { node, incarnation: self.0.fabric.incarnation(node).unwrap_or(0) };
+        Ok(all.map(member).filter(|m| !self.0.view.is_revoked(*m)).collect())
     }
 
-    async fn runs_of(&self, ep: &Endpoint, index: u32) -> Result<Vec<Run>> {
+    async fn runs_of(self, ep: &Endpoint, index: u32) -> Result<Vec<Run>> {
         let mut out = Vec::new();
-        for layout in self.shape.layouts() {
-            let records = self.chunk_records(ep, layout.node).await?;
+        for layout in self.0.shape.layouts() {
+            let records = self.0.chunk_records(ep, layout.node).await?;
             for (i, r) in records.iter().enumerate() {
                 let Some(r) = r.filter(|r| r.index == index && r.run > 0) else { continue };
                 let key = ArenaKey { index, kind: r.kind, object_bytes: r.object_bytes };
@@ -254,8 +253,8 @@ impl PoolNode {
         Ok(out)
     }
 
-    /// Another barrier: see [`PoolNode::is_past`].
-    pub async fn raise_barrier(&self, ep: &Endpoint, gc: &mut Gc) -> Result<()> {
+    /// Another barrier: see [`GarbageCollection::is_past`].
+    pub async fn raise_barrier(self, ep: &Endpoint, gc: &mut Gc) -> Result<()> {
         gc.stamp = ep.faa(first_node(EPOCH_WORD), 1).await?.wrapping_add(1);
         Ok(())
     }
@@ -264,33 +263,33 @@ impl PoolNode {
     ///
     /// # Errors
     /// `Busy` when a node has joined or died since the collection began; those of the fabric.
-    pub async fn is_past(&self, ep: &Endpoint, gc: &Gc) -> Result<bool> {
+    pub async fn is_past(self, ep: &Endpoint, gc: &Gc) -> Result<bool> {
         self.check_gc(gc)?;
-        Ok(self.oldest_running(ep, gc.stamp).await? >= gc.stamp)
+        Ok(self.0.reclaimer().oldest_running(ep, gc.stamp).await? >= gc.stamp)
     }
 
-    fn check_gc(&self, gc: &Gc) -> Result<()> {
-        match self.has_settled_membership() && self.windows()? == gc.members {
+    fn check_gc(self, gc: &Gc) -> Result<()> {
+        match self.0.membership().has_settled_membership() && self.windows()? == gc.members {
             true => Ok(()),
             false => Err(Error::busy("a node has joined or died during a garbage collection")),
         }
     }
 
     /// What the nodes have logged since the collection began, or what lies on their lists, or both.
-    pub async fn collect(&self, ep: &Endpoint, gc: &Gc, what: Told) -> Result<Held> {
+    pub async fn collect(self, ep: &Endpoint, gc: &Gc, what: Told) -> Result<Held> {
         let gone =
             |m: &Member| Error::busy(format!("{m} has no window of this garbage collection"));
         let mut held = Held::default();
         for m in &gc.members {
             ep.renew_deadline();
-            let spans = match m.node == self.cn {
+            let spans = match m.node == self.0.cn {
                 true => self.report(gc.number, what),
                 false => ask_collect(ep, m.node, gc.number, what).await?,
             };
             spans.ok_or_else(|| gone(m))?.into_iter().for_each(|s| held.add(s));
         }
         // The node that deposits or takes a piece logs it.
-        for layout in self.shape.layouts().iter().filter(|_| what != Told::GcLog) {
+        for layout in self.0.shape.layouts().iter().filter(|_| what != Told::GcLog) {
             ep.renew_deadline();
             let spans = ask_list(ep, layout.node, gc.number).await?;
             spans.into_iter().for_each(|s| held.add(s));
@@ -300,7 +299,7 @@ impl PoolNode {
             // which the chunk was granted since has logged that.)
             let now = self.runs_of(ep, gc.index).await?;
             for r in gc.runs.iter().filter(|r| !now.contains(r)) {
-                let bytes = u64::from(r.chunks) * self.shape.chunk_bytes;
+                let bytes = u64::from(r.chunks) * self.0.shape.chunk_bytes;
                 held.bytes.insert(GlobalAddr::new(r.node, r.offset).bits(), bytes);
             }
         }
@@ -309,12 +308,12 @@ impl PoolNode {
     }
 
     /// What is in none of these sets.
-    pub fn lost(&self, gc: &Gc, held: &[&Held]) -> Lost {
+    pub fn lost(self, gc: &Gc, held: &[&Held]) -> Lost {
         let mut lost = Lost::default();
         let has = |span: Span| held.iter().any(|h| h.has(span));
         for run in &gc.runs {
             let at = GlobalAddr::new(run.node, run.offset);
-            let bytes = u64::from(run.chunks) * self.shape.chunk_bytes;
+            let bytes = u64::from(run.chunks) * self.0.shape.chunk_bytes;
             match run.arena {
                 Some(key) => {
                     let size = u64::from(key.object_bytes);
@@ -349,45 +348,45 @@ impl PoolNode {
 
     /// What was free on a dead node's list is not free memory to a sanitizer any more: its next
     /// user may have to write there before it is granted.
-    fn adopt(&self, lost: &Lost) {
+    fn adopt(self, lost: &Lost) {
         let objects = lost.objects.iter().map(|(key, at)| (*at, u64::from(key.object_bytes)));
         let all = objects.chain(lost.space.iter().copied());
-        all.for_each(|(at, bytes)| self.allocation_event(at, bytes, ShadowState::Plain));
+        all.for_each(|(at, bytes)| self.0.allocation_event(at, bytes, ShadowState::Plain));
     }
 
     /// Whether the generations of a lost object are used up: its address is of no use then.
-    pub fn is_worn_out(&self, key: ArenaKey, generation: u16) -> bool {
-        !self.arena(key).has_generations_left(generation)
+    pub fn is_worn_out(self, key: ArenaKey, generation: u16) -> bool {
+        !self.0.arena(key).has_generations_left(generation)
     }
 
     /// Takes a lost object, with the largest generation that it may have had; 0 when it was never
     /// written.
-    pub fn retire_lost(&self, key: ArenaKey, g: Grant) {
-        self.retire(&self.arena(key), g);
+    pub fn retire_lost(self, key: ArenaKey, g: Grant) {
+        self.0.retire(&self.0.arena(key), g);
     }
 
     /// Takes lost space for blocks.
-    pub fn retire_space(&self, gc: &Gc, at: GlobalAddr, bytes: u64) {
-        self.gc_log.add(|| Span::Bytes(at.bits(), bytes));
-        self.limbo_list.push(Retired::Space(gc.index, at, bytes), bytes);
+    pub fn retire_space(self, gc: &Gc, at: GlobalAddr, bytes: u64) {
+        self.0.gc_log.add(|| Span::Bytes(at.bits(), bytes));
+        self.0.limbo_list.push(Retired::Space(gc.index, at, bytes), bytes);
     }
 
     /// Whether nodes have died, or left, since the last collection of an index, given its root
     /// word: they may have held memory of it.
-    pub async fn has_uncounted_deaths(&self, ep: &Endpoint, root: GlobalAddr) -> Result<bool> {
+    pub async fn has_uncounted_deaths(self, ep: &Endpoint, root: GlobalAddr) -> Result<bool> {
         // No collection can run while a memory node is away.
-        let may = self.view.check_memory().is_ok();
-        Ok(may && self.counted_deaths(ep, root).await? < self.deaths())
+        let may = self.0.view.check_memory().is_ok();
+        Ok(may && self.counted_deaths(ep, root).await? < self.0.membership().deaths())
     }
 
     /// How many deaths the garbage collections of an index have counted, given its root word.
-    pub async fn counted_deaths(&self, ep: &Endpoint, root: GlobalAddr) -> Result<u64> {
+    pub async fn counted_deaths(self, ep: &Endpoint, root: GlobalAddr) -> Result<u64> {
         ep.cas(counted_word(root), 0, 0).await
     }
 
     /// Records that the collection of an index is complete: it has found what the nodes held that
     /// were dead when it began.
-    pub async fn note_counted(&self, ep: &Endpoint, gc: &Gc, root: GlobalAddr) -> Result<()> {
+    pub async fn note_counted(self, ep: &Endpoint, gc: &Gc, root: GlobalAddr) -> Result<()> {
         let word = counted_word(root);
         let mut known = self.counted_deaths(ep, root).await?;
         while known < gc.deaths {
@@ -402,10 +401,10 @@ impl PoolNode {
 
     /// Ends the collection, whatever its result. A window that stays open because its node was not
     /// reached is replaced by the next collection, or closes itself when its log is too long.
-    pub async fn end_gc(&self, ep: &Endpoint, gc: Gc) {
+    pub async fn end_gc(self, ep: &Endpoint, gc: Gc) {
         for m in &gc.members {
-            match m.node == self.cn {
-                true => self.gc_log.end(gc.number),
+            match m.node == self.0.cn {
+                true => self.0.gc_log.end(gc.number),
                 false => _ = tell(ep, m.node, Call::Close, gc.number).await,
             }
         }

@@ -34,6 +34,7 @@ use dmtree_fabric::{Endpoint, Error, GlobalAddr, Nanos, NodeId, Result, Service,
 use postcard::fixint;
 use serde::{Deserialize, Serialize};
 
+use crate::gc::GarbageCollection;
 use crate::ids::{BlockPtr, TableId};
 use crate::node::PoolNode;
 use crate::pieces::{self, Piece, Wanted};
@@ -257,29 +258,29 @@ impl GcLog {
     }
 }
 
-impl PoolNode {
+impl GarbageCollection<'_> {
     /// An object and its table were unlinked, and this node is to retire them some time later:
     /// until then it holds them.
-    pub fn log_pending(&self, index: u32, object: (GlobalAddr, u64), table: Option<TableId>) {
+    pub fn log_pending(self, index: u32, object: (GlobalAddr, u64), table: Option<TableId>) {
         let (at, bytes) = object;
         let object = Span::object(at, bytes);
         match table {
-            Some(table) => self.gc_log.pend(Some(index), &[object, Span::table(table)]),
-            None => self.gc_log.pend(Some(index), &[object]),
+            Some(table) => self.0.gc_log.pend(Some(index), &[object, Span::table(table)]),
+            None => self.0.gc_log.pend(Some(index), &[object]),
         }
     }
 
-    /// The spans of [`PoolNode::log_pending`] are about to be retired.
-    pub fn log_retired(&self, at: GlobalAddr) {
-        self.gc_log.unpend(at);
+    /// The spans of [`GarbageCollection::log_pending`] are about to be retired.
+    pub fn log_retired(self, at: GlobalAddr) {
+        self.0.gc_log.unpend(at);
     }
 
     /// The lists, or the log since the window was opened, or both. `None` when there is no such
     /// window (any more).
-    pub(crate) fn report(&self, number: u64, what: Told) -> Option<Vec<Span>> {
+    pub(crate) fn report(self, number: u64, what: Told) -> Option<Vec<Span>> {
         // The lists first: what leaves them meanwhile is logged.
         let mut all = if what == Told::GcLog { Vec::new() } else { self.listed() };
-        let window = locked(&self.gc_log.window);
+        let window = locked(&self.0.gc_log.window);
         let w = window.as_ref().filter(|w| w.number == number)?;
         if what != Told::Lists {
             all.extend(&w.gc_log);
@@ -289,27 +290,27 @@ impl PoolNode {
 
     /// All that lies on this node's lists. A span that moves from one to another meanwhile may be
     /// missed here; it is logged.
-    pub(crate) fn listed(&self) -> Vec<Span> {
-        let mut out = self.limbo_list.spans();
-        out.extend(self.gc_log.pending());
-        let arenas: Vec<_> = locked(&self.arenas).values().cloned().collect();
+    pub(crate) fn listed(self) -> Vec<Span> {
+        let mut out = self.0.limbo_list.spans();
+        out.extend(self.0.gc_log.pending());
+        let arenas: Vec<_> = locked(&self.0.arenas).values().cloned().collect();
         arenas.iter().for_each(|a| a.list(&mut out));
-        let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
+        let spaces: Vec<_> = locked(&self.0.blocks).values().cloned().collect();
         spaces.iter().for_each(|s| s.list(&mut out));
-        self.tables.list(&mut out);
+        self.0.tables.list(&mut out);
         out
     }
 
-    fn page(&self, number: u64, from: usize, what: Told) -> Vec<u8> {
+    fn page(self, number: u64, from: usize, what: Told) -> Vec<u8> {
         if from == 0 {
             let Some(all) = self.report(number, what) else {
                 return wire::encode(&NO_LIST);
             };
-            if let Some(w) = locked(&self.gc_log.window).as_mut() {
+            if let Some(w) = locked(&self.0.gc_log.window).as_mut() {
                 w.list = all;
             }
         }
-        let window = locked(&self.gc_log.window);
+        let window = locked(&self.0.gc_log.window);
         let Some(w) = window.as_ref().filter(|w| w.number == number) else {
             return wire::encode(&NO_LIST);
         };
@@ -337,11 +338,11 @@ impl Service for GcLogService {
         let call = wire::take_call("the log of a node", &mut rest)?;
         wire::ends(rest)?;
         match call {
-            Call::Lend(wanted) => return Ok(pieces::encode(&(), node.lend(wanted))),
+            Call::Lend(wanted) => return Ok(pieces::encode(&(), node.supply().lend(wanted))),
             Call::Open(Word(number)) => node.gc_log.begin(number, ep.now())?,
             Call::Hold(Word(number)) => node.gc_log.hold(number, ep.now())?,
             Call::Collect { number, what, from } => {
-                return Ok(node.page(number, from as usize, what));
+                return Ok(node.collection().page(number, from as usize, what));
             }
             Call::Close(Word(number)) => node.gc_log.end(number),
         }

@@ -19,24 +19,24 @@ use std::task::Poll;
 use dmtree_fabric::{Change, Endpoint, Error, GlobalAddr, NodeId, Result, Role};
 
 use crate::layout::{NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES};
-use crate::node::PoolNode;
+use crate::membership_agent::PoolMembership;
 
-impl PoolNode {
+impl PoolMembership<'_> {
     /// Gets to know the memory nodes of the membership, and acknowledges new ones.
     ///
     /// # Errors
     /// Those of the fabric; `Corrupt` when a superblock describes another region. Of several memory
     /// nodes, one that fails does not hold back the others.
-    pub(crate) async fn know_memory(&self, ep: &Endpoint) -> Result<()> {
-        let (state, mut outcome) = (self.view.state(), Ok(()));
+    pub(crate) async fn know_memory(self, ep: &Endpoint) -> Result<()> {
+        let (state, mut outcome) = (self.0.view.state(), Ok(()));
         for m in state.memory.iter().filter(|m| m.member.node.role() == Role::Memory) {
             let number = m.member.node.index();
-            if self.shape.is_open(number) || m.presence.is_away() {
+            if self.0.shape.is_open(number) || m.presence.is_away() {
                 continue;
             }
-            if self.shape.layout(number).is_none() {
+            if self.0.shape.layout(number).is_none() {
                 match self.look_at(ep, m.member.node).await {
-                    Ok(layout) => self.shape.add(layout),
+                    Ok(layout) => self.0.shape.add(layout),
                     Err(e) => {
                         outcome = Err(e);
                         continue;
@@ -44,11 +44,11 @@ impl PoolNode {
                 }
             }
             if !m.is_new {
-                self.shape.set_open(number);
-                self.found_room();
-            } else if !m.acknowledged.contains(&self.view.me) {
+                self.0.shape.set_open(number);
+                self.0.supply().found_room();
+            } else if !m.acknowledged.contains(&self.0.view.me) {
                 let knows = Change::Knows(m.member);
-                self.membership.propose(self.view.me, knows, ep.now()).await?;
+                self.0.membership.propose(self.0.view.me, knows, ep.now()).await?;
             }
         }
         outcome
@@ -56,11 +56,11 @@ impl PoolNode {
 
     /// The layout of a memory node, after a check of its superblock. The lease of this node is not
     /// renewed meanwhile, so it takes the time of a call at most.
-    async fn look_at(&self, ep: &Endpoint, node: NodeId) -> Result<NodeLayout> {
-        let region_bytes = self.fabric.region_bytes(node).ok_or_else(|| {
+    async fn look_at(self, ep: &Endpoint, node: NodeId) -> Result<NodeLayout> {
+        let region_bytes = self.0.fabric.region_bytes(node).ok_or_else(|| {
             Error::busy(format!("{node} is not in the node directory that this node has"))
         })?;
-        let layout = NodeLayout::new(node, region_bytes, self.shape.chunk_bytes);
+        let layout = NodeLayout::new(node, region_bytes, self.0.shape.chunk_bytes);
         let at = GlobalAddr::new(node, SUPERBLOCK);
         let mut read = pin!(ep.read(at, SUPERBLOCK_BYTES as u32));
         let mut over = pin!(ep.sleep(self.call_ns()));

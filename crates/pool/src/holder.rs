@@ -8,7 +8,7 @@
 //! is cancelled, or fails, drops it, which retires it.
 //!
 //! *Retired runs* wait at their node for every operation that may READ them. A memory node asks no
-//! other, so a compute node does ([`PoolNode::reclaim_at`]): it lets the node count what is
+//! other, so a compute node does ([`GarbageCollection::reclaim_at`]): it lets the node count what is
 //! retired, adds 1 to the global epoch, stamps what was counted with the sum, asks every member
 //! what runs, and lets the node free what was stamped. The argument is that of `reclaim.rs`:
 //! unlinking comes before retiring, counting before the addition, and an operation that runs in the
@@ -23,8 +23,8 @@ use postcard::fixint;
 use serde::{Deserialize, Serialize};
 
 use crate::chunks::{self, ChunkService, RunRequest};
+use crate::gc::GarbageCollection;
 use crate::layout::{ChunkUse, EPOCH_WORD, first_node};
-use crate::node::PoolNode;
 use crate::wire::locked;
 
 /// Chunks with objects of less than a line are memory that one owner cuts as it likes.
@@ -131,7 +131,7 @@ impl MemoryHolder {
     }
 
     /// A kept run is unlinked: no operation that begins from now on finds it. Its memory is free
-    /// when those that run have ended, after a [`PoolNode::reclaim_at`].
+    /// when those that run have ended, after a [`GarbageCollection::reclaim_at`].
     pub fn retire(&self, (offset, bytes): (u64, u64)) {
         self.chunks.retired.push((offset, (bytes / self.chunk_bytes) as u32));
     }
@@ -171,19 +171,19 @@ impl Drop for TakenRun {
     }
 }
 
-impl PoolNode {
+impl GarbageCollection<'_> {
     /// Brings back what the services of a memory node have retired, unless a running operation may
-    /// hold it; how many chunks. Call it between operations, as [`PoolNode::reclaim`].
+    /// hold it; how many chunks. Call it between operations, as [`Reclaimer::reclaim`].
     ///
     /// # Errors
     /// Those of the fabric: while a member does not answer, nothing comes back.
-    pub async fn reclaim_at(&self, ep: &Endpoint, node: NodeId) -> Result<u64> {
+    pub async fn reclaim_at(self, ep: &Endpoint, node: NodeId) -> Result<u64> {
         let Some(mut stamp) = chunks::ask_retired(ep, node).await? else { return Ok(0) };
         if stamp.epoch == 0 {
             stamp.epoch = ep.faa(first_node(EPOCH_WORD), 1).await?.wrapping_add(1);
             stamp = chunks::ask_stamp(ep, node, stamp).await?;
         }
-        match self.oldest_running(ep, stamp.epoch).await? < stamp.epoch {
+        match self.0.reclaimer().oldest_running(ep, stamp.epoch).await? < stamp.epoch {
             true => Ok(0),
             false => chunks::ask_release(ep, node, stamp.counted).await,
         }

@@ -1,13 +1,13 @@
 //! Free memory goes from node to node. A node that leaves hands in what it has free; a node with a
 //! surplus of objects deposits it; a node that finds the pool full borrows from the others.
 //!
-//! **Hand in** ([`PoolNode::hand_in`], before a node leaves): rounds of reclamation until the limbo
+//! **Hand in** ([`Supply::hand_in`], before a node leaves): rounds of reclamation until the limbo
 //! list is empty or time is up, and then: take everything off the lists, list it as pending, send
 //! it in messages to the memory nodes that own the bytes (cells to memory node 0). **Surplus**
-//! ([`PoolNode::deposit_surplus`], after a round): the same for the objects of an arena beyond two
-//! chunks' worth, one message at a time. **Borrow** ([`PoolNode::borrow`], in a full pool): asks
+//! ([`Supply::deposit_surplus`], after a round): the same for the objects of an arena beyond two
+//! chunks' worth, one message at a time. **Borrow** ([`Supply::borrow`], in a full pool): asks
 //! every living compute node in turn; the lender gives half of what it has free of the kind, else
-//! all its space for blocks, and what waits on its limbo list ([`PoolNode::lend`]). Retired items
+//! all its space for blocks, and what waits on its limbo list ([`Supply::lend`]). Retired items
 //! go to the limbo list of the borrower anew.
 //!
 //! Invariants.
@@ -37,10 +37,11 @@ use crate::chunks::{ReturnedRun, ask_deposit, ask_deposited, return_run};
 use crate::epoch::ask_epoch;
 use crate::gc_log::Span;
 use crate::gc_log::ask_lend;
-use crate::node::{InTransit, PoolNode};
+use crate::obtain::Supply;
 use crate::obtain::Turn;
 use crate::pieces::{MAX_PIECES, Piece, Wanted};
 use crate::reclaim::Retired;
+use crate::transit::InTransit;
 use crate::wire::locked;
 
 /// Rounds of questions to one node that has more than a message holds.
@@ -52,45 +53,45 @@ const MAX_DRAINS: usize = 100;
 /// Pause between two of these rounds, ns.
 const DRAIN_PAUSE_NS: u64 = 5_000_000;
 
-impl PoolNode {
+impl Supply<'_> {
     /// Takes a free piece that is on no other list.
-    pub(crate) fn put_piece(&self, piece: Piece) {
-        self.gc_log.add(|| piece.span());
+    pub(crate) fn put_piece(self, piece: Piece) {
+        self.0.gc_log.add(|| piece.span());
         let fits = match piece {
             Piece::Object(key, g) => {
-                let inside = self.shape.holds(g.addr, u64::from(key.object_bytes)).is_some();
+                let inside = self.0.shape.holds(g.addr, u64::from(key.object_bytes)).is_some();
                 if inside {
-                    self.arena(key).put(g);
+                    self.0.arena(key).put(g);
                 }
                 inside
             }
             Piece::Fresh(key, at, bytes) => {
-                let inside = bytes > 0 && self.shape.holds(at, bytes).is_some();
+                let inside = bytes > 0 && self.0.shape.holds(at, bytes).is_some();
                 if inside {
-                    self.arena(key).put_fresh(at, bytes);
+                    self.0.arena(key).put_fresh(at, bytes);
                 }
                 inside
             }
             Piece::Space(index, at, bytes) => {
-                let layout = self.shape.holds(at, bytes.max(1));
-                layout.is_some_and(|l| self.space(index).adopt(&l, at.offset(), bytes))
+                let layout = self.0.shape.holds(at, bytes.max(1));
+                layout.is_some_and(|l| self.0.space(index).adopt(&l, at.offset(), bytes))
             }
-            Piece::Cell(index, t) => self.tables.put(index, t),
+            Piece::Cell(index, t) => self.0.tables.put(index, t),
         };
         if !fits {
-            self.refused.fetch_add(1, Ordering::Relaxed);
+            self.0.refused.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Returns idle chunks to their memory nodes; `keep` of each space stay. A chunk that is not
     /// returned is lost until garbage collection.
-    pub(crate) async fn return_idle(&self, ep: &Endpoint, keep: usize) -> Result<()> {
-        let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
+    pub(crate) async fn return_idle(self, ep: &Endpoint, keep: usize) -> Result<()> {
+        let spaces: Vec<_> = locked(&self.0.blocks).values().cloned().collect();
         let mut outcome = Ok(());
         let place = |node: usize, offset| GlobalAddr::new(NodeId::memory(node as u16), offset);
         let first = |node, offset, count| {
-            let bytes = u64::from(count) * self.shape.chunk_bytes;
-            self.gc_log.pend(None, &[Span::Bytes(place(node, offset).bits(), bytes)]);
+            let bytes = u64::from(count) * self.0.shape.chunk_bytes;
+            self.0.gc_log.pend(None, &[Span::Bytes(place(node, offset).bits(), bytes)]);
         };
         let whole = spaces.iter().flat_map(|s| {
             let runs = s.take_whole(keep, first).into_iter();
@@ -99,7 +100,7 @@ impl PoolNode {
             })
         });
         for (node, run) in whole {
-            let in_transit = InTransit(ep, &self.gc_log, place(node, run.offset).bits());
+            let in_transit = InTransit(ep, &self.0.gc_log, place(node, run.offset).bits());
             let returned = return_run(ep, NodeId::memory(node as u16), run).await;
             if returned.as_ref().is_err_and(|e| e.effect() == Effect::Unknown) {
                 // The call may be carried out later: the chunk stays pending for as long as this
@@ -114,24 +115,24 @@ impl PoolNode {
     /// Hands in all that is free here, before this node leaves: retired memory as soon as the
     /// operations that may read it have ended, and whole chunks. Garbage collection finds what a
     /// hand-in that is cut short leaves.
-    pub async fn hand_in(&self, ep: &Endpoint) -> Result<()> {
+    pub async fn hand_in(self, ep: &Endpoint) -> Result<()> {
         for _ in 0..MAX_DRAINS {
             // The agent goes on meanwhile: other nodes wait for its acknowledgements, and the lease
             // must hold.
-            if let Err(e) = self.membership_step(ep).await
+            if let Err(e) = self.0.membership().membership_step(ep).await
                 && e.kind() == ErrorKind::Revoked
             {
                 return Err(e);
             }
             // While a dying node may still read, no retired memory comes free. What is free already
             // is handed in all the same.
-            let reclaimed = self.reclaim_all(ep).await;
-            if reclaimed.is_ok() && self.limbo_list.waiting().0 == 0 {
+            let reclaimed = self.0.reclaimer().reclaim_all(ep).await;
+            if reclaimed.is_ok() && self.0.limbo_list.waiting().0 == 0 {
                 break;
             }
             ep.sleep(DRAIN_PAUSE_NS).await;
         }
-        let _transfer = self.begin_transfer();
+        let _transfer = self.0.begin_transfer();
         loop {
             let pieces = self.take_free();
             if pieces.is_empty() {
@@ -143,18 +144,18 @@ impl PoolNode {
 
     /// Deposits what this node has free of an arena beyond a few chunks' worth: other nodes would
     /// take new chunks for it.
-    pub(crate) async fn deposit_surplus(&self, ep: &Endpoint) -> Result<()> {
-        let arenas: Vec<_> = locked(&self.arenas).values().cloned().collect();
+    pub(crate) async fn deposit_surplus(self, ep: &Endpoint) -> Result<()> {
+        let arenas: Vec<_> = locked(&self.0.arenas).values().cloned().collect();
         let most = |a: &Arena| {
-            let of_chunk = self.shape.chunk_bytes / u64::from(a.key().object_bytes.max(64));
+            let of_chunk = self.0.shape.chunk_bytes / u64::from(a.key().object_bytes.max(64));
             (KEPT_CHUNKS * of_chunk).max(1) as usize
         };
         for arena in arenas {
-            for layout in self.shape.layouts() {
+            for layout in self.0.shape.layouts() {
                 let m = layout.node.index();
                 while arena.has_surplus(m, most(&arena)) {
                     // A message at a time: what a dropped future has not sent is still on its list.
-                    let _transfer = self.begin_transfer();
+                    let _transfer = self.0.begin_transfer();
                     let mut pieces = Vec::new();
                     arena.take_surplus(m, most(&arena), &mut pieces);
                     self.pend(&pieces);
@@ -166,8 +167,8 @@ impl PoolNode {
     }
 
     /// Deposits pieces that are pending already.
-    async fn deposit_all(&self, ep: &Endpoint, pieces: &[Piece]) -> Result<()> {
-        for layout in self.shape.layouts() {
+    async fn deposit_all(self, ep: &Endpoint, pieces: &[Piece]) -> Result<()> {
+        for layout in self.0.shape.layouts() {
             let m = layout.node.index();
             let here: Vec<_> = pieces.iter().filter(|p| p.holder() == m).copied().collect();
             for some in here.chunks(MAX_PIECES) {
@@ -179,17 +180,17 @@ impl PoolNode {
     }
 
     /// Lists pieces as pending, in groups of one message each.
-    fn pend(&self, pieces: &[Piece]) {
-        for m in self.shape.layouts().iter().map(|l| l.node.index()) {
+    fn pend(self, pieces: &[Piece]) {
+        for m in self.0.shape.layouts().iter().map(|l| l.node.index()) {
             let here = pieces.iter().filter(|p| p.holder() == m).map(Piece::span);
             let here: Vec<_> = here.collect();
-            here.chunks(MAX_PIECES).for_each(|some| self.gc_log.pend(None, some));
+            here.chunks(MAX_PIECES).for_each(|some| self.0.gc_log.pend(None, some));
         }
     }
 
-    async fn deposit(&self, ep: &Endpoint, to: NodeId, pieces: &[Piece]) -> Result<()> {
+    async fn deposit(self, ep: &Endpoint, to: NodeId, pieces: &[Piece]) -> Result<()> {
         let place = pieces[0].span().place();
-        let in_transit = InTransit(ep, &self.gc_log, place);
+        let in_transit = InTransit(ep, &self.0.gc_log, place);
         let done = ask_deposit(ep, to, pieces).await;
         match done.as_ref().map_err(dmtree_fabric::Error::effect) {
             // The call may be carried out later: the pieces stay pending for as long as this node
@@ -203,47 +204,47 @@ impl PoolNode {
 
     /// Takes free pieces off the lists of this node, and lists them as pending, in groups of one
     /// message each.
-    fn take_free(&self) -> Vec<Piece> {
+    fn take_free(self) -> Vec<Piece> {
         let mut out = Vec::new();
-        let arenas: Vec<_> = locked(&self.arenas).values().cloned().collect();
+        let arenas: Vec<_> = locked(&self.0.arenas).values().cloned().collect();
         arenas.iter().for_each(|a| a.take_free(1, &mut out));
-        let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
+        let spaces: Vec<_> = locked(&self.0.blocks).values().cloned().collect();
         spaces.iter().for_each(|s| s.take_free(1, 0, &mut out));
-        self.tables.take_free(None, 1, &mut out);
+        self.0.tables.take_free(None, 1, &mut out);
         self.pend(&out);
         out
     }
 
     /// What this node lends to another that has no room: half of what it has free, and what waits
     /// on its limbo list. The flag of a piece tells whether operations may still read it.
-    pub(crate) fn lend(&self, wanted: Wanted) -> Vec<(Piece, bool)> {
+    pub(crate) fn lend(self, wanted: Wanted) -> Vec<(Piece, bool)> {
         let mut free = Vec::new();
         match wanted {
-            Wanted::Objects(key) => self.arena(key).take_free(2, &mut free),
-            Wanted::Space(index, least) => self.space(index).take_free(2, least, &mut free),
+            Wanted::Objects(key) => self.0.arena(key).take_free(2, &mut free),
+            Wanted::Space(index, least) => self.0.space(index).take_free(2, least, &mut free),
             Wanted::Cells(index, lines) => {
-                self.tables.take_free(Some((index, lines)), 2, &mut free);
+                self.0.tables.take_free(Some((index, lines)), 2, &mut free);
             }
         }
         if free.is_empty() && !matches!(wanted, Wanted::Cells(..)) {
             // Space of one chunk may lie with several nodes: brought together it is a chunk again,
             // which may become anything.
-            let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
+            let spaces: Vec<_> = locked(&self.0.blocks).values().cloned().collect();
             spaces.iter().for_each(|s| s.take_free(1, 0, &mut free));
         }
         // A message holds no more.
         for piece in free.drain(free.len().min(MAX_PIECES)..) {
             self.put_piece(piece);
         }
-        free.iter().for_each(|p| self.gc_log.add(|| p.span()));
+        free.iter().for_each(|p| self.0.gc_log.add(|| p.span()));
         let mut out: Vec<_> = free.into_iter().map(|p| (p, false)).collect();
         // A round of reclamation stamps items by their number.
-        if let Some(_turn) = Turn::try_acquire(&self.limbo_list.turn) {
-            let chunk = self.shape.chunk_bytes;
+        if let Some(_turn) = Turn::try_acquire(&self.0.limbo_list.turn) {
+            let chunk = self.0.shape.chunk_bytes;
             let piece = |r: &Retired| r.as_piece(chunk).filter(|p| wanted.is_met_by(p));
             let most = MAX_PIECES - out.len();
-            for (item, _) in self.limbo_list.take_out(most, |r| piece(r).is_some()) {
-                self.gc_log.add(|| item.span());
+            for (item, _) in self.0.limbo_list.take_out(most, |r| piece(r).is_some()) {
+                self.0.gc_log.add(|| item.span());
                 out.extend(piece(&item).map(|p| (p, true)));
             }
         }
@@ -253,13 +254,13 @@ impl PoolNode {
     /// Asks the other nodes for free memory, when this one has none and no memory node has a chunk.
     /// True when some has come that may help at once; retired memory is on this node's limbo list
     /// then.
-    pub(crate) async fn borrow(&self, ep: &Endpoint, wanted: Wanted) -> bool {
+    pub(crate) async fn borrow(self, ep: &Endpoint, wanted: Wanted) -> bool {
         let mut came = false;
-        let Ok(members) = self.fabric.members() else { return false };
-        let is_peer = |n: &NodeId| *n != self.cn && self.view.is_worth_asking(*n);
+        let Ok(members) = self.0.fabric.members() else { return false };
+        let is_peer = |n: &NodeId| *n != self.0.cn && self.0.view.is_worth_asking(*n);
         for peer in members.into_iter().filter(is_peer) {
             for _ in 0..MAX_ROUNDS {
-                let transfer = self.begin_transfer();
+                let transfer = self.0.begin_transfer();
                 // A peer that does not answer lends nothing.
                 let Ok(lent) = ask_lend(ep, peer, wanted).await else { break };
                 let all = lent.len();
@@ -286,12 +287,12 @@ impl PoolNode {
 
     /// Whether a living node does not answer. It may hold memory that this node lacks, which comes
     /// back when it answers, or after its death.
-    pub async fn is_any_silent(&self, ep: &Endpoint) -> bool {
-        let Ok(members) = self.fabric.members() else { return false };
-        for peer in members.into_iter().filter(|n| *n != self.cn) {
-            if self.view.is_worth_asking(peer)
+    pub async fn is_any_silent(self, ep: &Endpoint) -> bool {
+        let Ok(members) = self.0.fabric.members() else { return false };
+        for peer in members.into_iter().filter(|n| *n != self.0.cn) {
+            if self.0.view.is_worth_asking(peer)
                 && ask_epoch(ep, peer, 0).await.is_err()
-                && self.view.is_worth_asking(peer)
+                && self.0.view.is_worth_asking(peer)
             {
                 return true;
             }
@@ -301,14 +302,14 @@ impl PoolNode {
 
     /// A living node that has been silent for longer than this, ns, is cut off from this one: two
     /// leases.
-    pub fn longest_silence_ns(&self) -> u64 {
-        self.lease_ns().saturating_mul(2)
+    pub fn longest_silence_ns(self) -> u64 {
+        self.0.membership().lease_ns().saturating_mul(2)
     }
 
     /// Takes over an item that another node has retired: it waits here as if it had been unlinked
     /// now.
-    fn retire_piece(&self, piece: Piece) {
-        self.gc_log.add(|| piece.span());
+    fn retire_piece(self, piece: Piece) {
+        self.0.gc_log.add(|| piece.span());
         let (item, bytes) = match piece {
             Piece::Object(key, g) => (Retired::Object(key, g), u64::from(key.object_bytes)),
             Piece::Space(index, at, bytes) => (Retired::Space(index, at, bytes), bytes),
@@ -316,12 +317,12 @@ impl PoolNode {
             // Fresh memory was never granted, so it is never retired.
             Piece::Fresh(..) => return self.put_piece(piece),
         };
-        self.limbo_list.push(item, bytes);
+        self.0.limbo_list.push(item, bytes);
     }
 
     /// Takes deposited table cells of this size, if there are any.
-    pub(crate) async fn take_left_cells(&self, ep: &Endpoint, index: u32, lines: u8) -> Result<()> {
-        let _transfer = self.begin_transfer();
+    pub(crate) async fn take_left_cells(self, ep: &Endpoint, index: u32, lines: u8) -> Result<()> {
+        let _transfer = self.0.begin_transfer();
         let cells = ask_deposited(ep, NodeId::memory(0), Wanted::Cells(index, lines)).await?;
         cells.into_iter().for_each(|c| self.put_piece(c));
         Ok(())

@@ -7,7 +7,7 @@
 //!
 //! Memory is reused safely although readers cannot be seen: an object's *generation* grows with
 //! every grant of its address, and what was unlinked waits on the limbo list until every operation
-//! that ran at that time has ended ([`PoolNode::retire`], [`PoolNode::reclaim`]). Whatever runs out
+//! that ran at that time has ended ([`PoolNode::retire`], [`Reclaimer::reclaim`]). Whatever runs out
 //! ends in an [`ErrorKind::Full`](dmtree_fabric::ErrorKind::Full) that names the nodes; everything
 //! stays usable.
 //!
@@ -71,6 +71,7 @@ mod shape;
 mod shares;
 #[cfg(feature = "tcp")]
 mod status;
+mod transit;
 mod usage;
 mod view;
 mod wire;
@@ -78,14 +79,17 @@ mod wire;
 pub use crate::arena::{Arena, ArenaKey, Grant};
 pub use crate::bump::{Bump, Stripes};
 pub use crate::bytes::{parse_bytes, parse_count};
+pub use crate::catalog::Catalog;
 pub use crate::catalog::{
     IndexEntry, IndexState, MAX_INDEXES, MAX_NAME_BYTES, MAX_OPTIONS_BYTES, MAX_SYSTEM_BYTES,
     NewIndex,
 };
 pub use crate::cluster::Cluster;
+pub use crate::creation::Creations;
 pub use crate::creation::{Creation, Creator, Opening};
 pub use crate::epoch::{EpochGuard, EpochHandle, QuiescentSection};
 pub use crate::gates::{Gate, Ungated};
+pub use crate::gc::GarbageCollection;
 pub use crate::gc::{Gc, Held, Lost};
 pub use crate::gc_log::{Span, Told};
 pub use crate::holder::{MemoryHolder, TakenRun};
@@ -99,18 +103,24 @@ pub use crate::layout::{ANY_INDEX, ChunkRecord, ChunkUse};
 pub use crate::leave::Leaving;
 pub use crate::marks::Mark;
 pub use crate::membership_agent::Heartbeat;
+pub use crate::membership_agent::PoolMembership;
 pub use crate::membership_status::MembershipStatus;
 #[cfg(feature = "tcp")]
 pub use crate::multi_process::{MemoryNode, join_as_journal, open_pool_config};
 pub use crate::mutants::Mutant as PoolMutant;
 pub use crate::node::PoolNode;
+pub use crate::obtain::Supply;
 pub use crate::options::{PoolJournal, PoolOptions};
 pub use crate::ranges::Ranges;
+pub use crate::reassign::Partitions;
 pub use crate::reclaim::Reclaimed;
+pub use crate::reclaim::Reclaimer;
+pub use crate::refill::JournalNodes;
 pub use crate::reports::{
     AwaitedReport, CacheReport, ComputeReport, IndexReport, IndexReports, MemoryReport, NodeReport,
     SideReport, WaitReport,
 };
+pub use crate::services::IndexServices;
 pub use crate::services::{
     DATA_SERVICE, DataService, LeaveFuture, MakeService, RangeOwner, provide,
 };

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use dmtree_fabric::{Endpoint, Error, Result};
 
 use crate::cluster::Cluster;
-use crate::node::PoolNode;
+use crate::membership_agent::PoolMembership;
 use crate::wire::locked;
 
 /// The standing of a node in its pool, as far as it knows.
@@ -76,12 +76,12 @@ impl OwnStanding {
     }
 }
 
-impl PoolNode {
+impl PoolMembership<'_> {
     /// The standing of this node in its pool.
-    pub fn membership_status(&self, ep: &Endpoint) -> MembershipStatus {
-        if locked(&self.view.standing.0).is_lost {
+    pub fn membership_status(self, ep: &Endpoint) -> MembershipStatus {
+        if locked(&self.0.view.standing.0).is_lost {
             MembershipStatus::Lost
-        } else if self.view.holds_lease(ep) {
+        } else if self.0.view.holds_lease(ep) {
             MembershipStatus::Member
         } else {
             MembershipStatus::Lapsed
@@ -89,18 +89,18 @@ impl PoolNode {
     }
 
     /// The error of the agent's last step, if it ended in one.
-    pub fn trouble(&self) -> Option<Error> {
-        locked(&self.view.standing.0).trouble.clone()
+    pub fn trouble(self) -> Option<Error> {
+        locked(&self.0.view.standing.0).trouble.clone()
     }
 
     /// Whether an error of a step means that the membership is lost for good: asks the membership.
-    pub(crate) async fn is_lost_by(&self, ep: &Endpoint, step: &Result<()>) -> bool {
+    pub(crate) async fn is_lost_by(self, ep: &Endpoint, step: &Result<()>) -> bool {
         use dmtree_fabric::ErrorKind::{Incompatible, Revoked};
-        let me = self.view.me;
+        let me = self.0.view.me;
         match step {
-            Ok(()) => !self.view.state().is_living(me),
+            Ok(()) => !self.0.view.state().is_living(me),
             Err(e) if matches!(e.kind(), Revoked | Incompatible) => {
-                match self.membership.state(me, ep.now()).await {
+                match self.0.membership.state(me, ep.now()).await {
                     Ok(state) => !state.is_living(me),
                     // Another pool answers where this one was.
                     Err(e) => e.kind() == Incompatible,
@@ -112,9 +112,9 @@ impl PoolNode {
 
     /// The membership is lost for good.
     #[cfg(feature = "tcp")]
-    pub(crate) fn lose(&self, why: Error) {
-        self.view.end_lease();
-        self.view.standing.lose(why);
+    pub(crate) fn lose(self, why: Error) {
+        self.0.view.end_lease();
+        self.0.view.standing.lose(why);
     }
 }
 

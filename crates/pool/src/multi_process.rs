@@ -12,7 +12,7 @@
 //! tables or another compute node answers, two leases at most. A process that is several compute
 //! nodes then waits until each has seen all others.
 //!
-//! **Leaving** ([`PoolNode::depart`]): hand the tables over (planned moves, repeated, 5 s at most,
+//! **Leaving** ([`Partitions::depart`]): hand the tables over (planned moves, repeated, 5 s at most,
 //! if there is a peer), hand in free memory, and leave the membership. The thread does this when
 //! the last handle is dropped.
 //!
@@ -48,6 +48,7 @@ use crate::layout::{NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES};
 use crate::node::PoolNode;
 use crate::options::{PoolJournal, PoolOptions};
 use crate::pool_config;
+use crate::reassign::Partitions;
 use crate::shape::Shape;
 use crate::status::{report_compute, report_memory};
 use crate::wire::locked;
@@ -293,7 +294,7 @@ impl Cluster {
         for node in &nodes {
             let ep = node.endpoint(0)?;
             ep.block_on(async {
-                while node.living().len() < all {
+                while node.membership().living().len() < all {
                     ep.check_deadline("the other compute nodes", 0)?;
                     ep.sleep(1_000_000).await;
                 }
@@ -360,7 +361,7 @@ fn layouts(fabric: &NetFabric, options: &PoolOptions) -> Result<Vec<NodeLayout>>
 /// Checks the superblock of every memory node that is present. One that cannot be reached
 /// may turn out to be away: its lease has not ended yet.
 async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
-    let until = ep.now() + 2 * node.lease_ns();
+    let until = ep.now() + 2 * node.membership().lease_ns();
     for layout in &node.shape.founded {
         let at = GlobalAddr::new(layout.node, SUPERBLOCK);
         loop {
@@ -384,10 +385,10 @@ async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
 /// Waits until this node knows every memory node that was added. One that cannot be reached may
 /// turn out to be away.
 async fn know_memory(ep: &Endpoint, node: &PoolNode) -> Result<()> {
-    let until = ep.now() + 2 * node.lease_ns();
+    let until = ep.now() + 2 * node.membership().lease_ns();
     loop {
         ep.renew_deadline();
-        match node.know_memory(ep).await {
+        match node.membership().know_memory(ep).await {
             Err(e) if e.is_retryable() && ep.now() < until => ep.sleep(LOOK_NS).await,
             known => return known,
         }
@@ -398,9 +399,10 @@ async fn know_memory(ep: &Endpoint, node: &PoolNode) -> Result<()> {
 /// newcomer waits until it owns tables itself or (`or_peer`) another compute node answers: the
 /// deaths of former members may have to complete first.
 async fn await_tables(node: &PoolNode, ep: &Endpoint, or_peer: bool) -> Result<()> {
-    let until = ep.now() + SHARE_WITHIN_LEASES * node.lease_ns();
+    let until = ep.now() + SHARE_WITHIN_LEASES * node.membership().lease_ns();
     while ep.now() < until
-        && !(node.serves_tables() || or_peer && node.has_answering_peer(ep).await)
+        && !(node.membership().serves_tables()
+            || or_peer && node.partitions().has_answering_peer(ep).await)
     {
         ep.renew_deadline();
         ep.sleep(1_000_000).await;
@@ -463,52 +465,52 @@ fn keep(node: &Arc<PoolNode>, net: &NetFabric, stop: &AtomicBool, joined: &SyncS
         Ok(ep) => ep,
         Err(e) => return drop(joined.send(Err(e))),
     };
-    let first = ep.block_on(node.membership_step(&ep));
+    let first = ep.block_on(node.membership().membership_step(&ep));
     let is_in = first.is_ok();
     let _ = joined.send(first);
     if !is_in {
         return;
     }
     let pause = || {
-        let is_quiet = node.has_settled_membership();
+        let is_quiet = node.membership().has_settled_membership();
         let steps = if is_quiet { STEPS_PER_LEASE } else { STEPS_PER_LEASE_OF_A_DEATH };
-        node.lease_ns() / steps
+        node.membership().lease_ns() / steps
     };
-    let kept = node.keep_with_share(&ep, pause, || stop.load(Ordering::SeqCst));
+    let kept = node.partitions().keep_with_share(&ep, pause, || stop.load(Ordering::SeqCst));
     match ep.block_on(kept) {
         // The membership ends the lease of a node that cannot leave in good order.
         Ok(()) => {
-            let pause_ns = node.lease_ns() / STEPS_PER_LEASE;
-            _ = ep.block_on(node.depart(&ep, pause_ns));
+            let pause_ns = node.membership().lease_ns() / STEPS_PER_LEASE;
+            _ = ep.block_on(node.partitions().depart(&ep, pause_ns));
         }
         Err(e) => {
             // Its address must be free before the process joins again.
             net.close();
-            node.lose(e);
+            node.membership().lose(e);
         }
     }
 }
 
-impl PoolNode {
+impl Partitions<'_> {
     /// Hands the node's tables over, if another node can take them, and leaves the pool. No
     /// operation of the node works any more.
     ///
     /// # Errors
     /// `Revoked` when it was dead already; those of the fabric.
-    pub async fn depart(&self, ep: &Endpoint, pause_ns: u64) -> Result<()> {
+    pub async fn depart(self, ep: &Endpoint, pause_ns: u64) -> Result<()> {
         let until = ep.now() + LEAVES_WITHIN_NS;
-        while ep.now() < until && self.has_peers() {
+        while ep.now() < until && self.0.membership().has_peers() {
             match self.hand_over(ep).await {
                 Ok(true) => break,
                 Err(e) if !e.is_retryable() => return Err(e),
                 _ => {}
             }
             // One planned move is under way at a time: another node's may come first.
-            self.membership_step(ep).await?;
+            self.0.membership().membership_step(ep).await?;
             ep.sleep(pause_ns / 4).await;
         }
         // Garbage collection finds what cannot be handed in now.
-        let _ = self.hand_in(ep).await;
-        self.leave(ep).await
+        let _ = self.0.supply().hand_in(ep).await;
+        self.0.membership().leave(ep).await
     }
 }

@@ -25,48 +25,32 @@ use dmtree_fabric::{
 
 use crate::arena::{Arena, ArenaKey, Grant};
 use crate::blocks::{BlockRequest, BlockSpace};
+use crate::catalog::Catalog;
+use crate::creation::Creations;
 use crate::creation::Tickets;
 use crate::epoch::{EpochHandle, Epochs};
 use crate::free_lists::Tables;
 use crate::gates::{Gate, Gates, Ungated};
+use crate::gc::GarbageCollection;
 use crate::gc_log::{GcLog, Span};
 use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, block_class_of};
 use crate::layout::{WAIT_GROUP_WORDS, WAIT_GROUPS, WAIT_WORDS};
 use crate::membership_agent::AgentState;
+use crate::membership_agent::Heartbeat;
+use crate::membership_agent::PoolMembership;
 use crate::mutants::{Mutant, Mutants};
+use crate::obtain::Supply;
 use crate::owners::OwnerService;
 use crate::pieces::Wanted;
-use crate::reclaim::{LimboList, Retired};
+use crate::reassign::Partitions;
+use crate::reclaim::{LimboList, Reclaimer, Retired};
+use crate::refill::JournalNodes;
 use crate::reports::IndexReports;
-use crate::services::OpenIndexes;
+use crate::services::{IndexServices, OpenIndexes};
 use crate::shape::Shape;
-use crate::usage::NodeUsage;
+use crate::transit::Transfer;
 use crate::view::View;
 use crate::wire::locked;
-
-/// Pieces on their way to a memory node: they count as listed until nothing of the call executes
-/// any more, also when the future is dropped.
-pub(crate) struct InTransit<'a>(pub(crate) &'a Endpoint, pub(crate) &'a Arc<GcLog>, pub(crate) u64);
-
-impl Drop for InTransit<'_> {
-    fn drop(&mut self) {
-        let (gc_log, at) = (self.1.clone(), self.2);
-        match self.0.is_quiet() {
-            true => gc_log.unpend_place(at),
-            false => self.0.when_quiet(move || gc_log.unpend_place(at)),
-        }
-    }
-}
-
-/// The operation to which memory belongs on its way from one holder to another. See
-/// [`PoolNode::begin_transfer`].
-pub(crate) struct Transfer(EpochHandle);
-
-impl Drop for Transfer {
-    fn drop(&mut self) {
-        self.0.leave();
-    }
-}
 
 /// One compute node's share in the pool. All clients of the node share it, from any thread. What
 /// asks or reads memory nodes fails as their fabric does, too.
@@ -111,6 +95,56 @@ const ASK_FOR_CELLS: usize = 16;
 dmtree_fabric::debug_line!(PoolNode, it => "PoolNode({})", it.cn);
 
 impl PoolNode {
+    /// The indexes of a pool: their names, and what is left of those that were dropped.
+    pub fn catalog(&self) -> Catalog<'_> {
+        Catalog(self)
+    }
+
+    /// Indexes that come into being.
+    pub fn creations(self: &Arc<Self>) -> Creations<'_> {
+        Creations(self)
+    }
+
+    /// Garbage collections, and the lists that they ask for.
+    pub fn collection(&self) -> GarbageCollection<'_> {
+        GarbageCollection(self)
+    }
+
+    /// Memory that a node takes from memory nodes and from other nodes, and hands in.
+    pub fn supply(&self) -> Supply<'_> {
+        Supply(self)
+    }
+
+    /// What was retired comes back.
+    pub fn reclaimer(&self) -> Reclaimer<'_> {
+        Reclaimer(self)
+    }
+
+    /// A node as a member of its pool.
+    pub fn membership(&self) -> PoolMembership<'_> {
+        PoolMembership(self)
+    }
+
+    /// Owners of fingerprint tables, and others.
+    pub fn partitions(&self) -> Partitions<'_> {
+        Partitions(self)
+    }
+
+    /// The journal nodes of a pool.
+    pub fn journal(&self) -> JournalNodes<'_> {
+        JournalNodes(self)
+    }
+
+    /// Calls between compute nodes for an index.
+    pub fn services(&self) -> IndexServices<'_> {
+        IndexServices(self)
+    }
+
+    /// Registers a worker thread: it calls [`Heartbeat::beat`] all the time.
+    pub fn heartbeat(self: &Arc<Self>) -> Heartbeat {
+        Heartbeat::of(self)
+    }
+
     pub(crate) fn new(
         fabric: Arc<dyn Fabric>,
         cn: NodeId,
@@ -265,7 +299,7 @@ impl PoolNode {
         let bytes = u64::from(arena.key().object_bytes);
         self.check_fits("an object", bytes)?;
         ep.check_memory()?;
-        let g = self.obtain(ep, arena, near).await?;
+        let g = self.supply().obtain(ep, arena, near).await?;
         self.gc_log.add(|| Span::object(g.addr, bytes));
         self.allocation_event(g.addr, bytes, ShadowState::Plain);
         Ok(g)
@@ -354,7 +388,7 @@ impl PoolNode {
         ep.check_memory()?;
         let space = self.space(index);
         let request = BlockRequest { space: &space, class, shape: &self.shape, spare };
-        let b = self.obtain(ep, &request, near).await?;
+        let b = self.supply().obtain(ep, &request, near).await?;
         self.gc_log.add(|| Span::block(b));
         self.allocation_event(b.addr(), u64::from(b.capacity()), ShadowState::Undefined);
         Ok(b)
@@ -437,12 +471,12 @@ impl PoolNode {
             && self.cells_asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(ASK_FOR_CELLS)
         {
             // Without them, owners give new ones.
-            let _ = self.take_left_cells(ep, index, lines).await;
+            let _ = self.supply().take_left_cells(ep, index, lines).await;
             if self.tables.is_cache_empty((index, lines), side)
                 && self.tables.is_exhausted((index, lines), side)
             {
                 // Before memory nodes give chunks for tables.
-                Box::pin(self.borrow(ep, Wanted::Cells(index, lines))).await;
+                Box::pin(self.supply().borrow(ep, Wanted::Cells(index, lines))).await;
             }
         }
         // The directory is READ once for each partition: one that is between owners stays so for
@@ -545,22 +579,6 @@ impl PoolNode {
         match self.tables.resolve_cached(t) {
             Some(at) => Ok(at),
             None => self.tables.refresh(ep, &*self.fabric, &self.view, t).await,
-        }
-    }
-
-    // ---- usage ----------------------------------------
-
-    /// What this node holds.
-    pub fn usage(&self) -> NodeUsage {
-        let arenas: Vec<_> = locked(&self.arenas).values().cloned().collect();
-        let blocks: Vec<_> = locked(&self.blocks).values().cloned().collect();
-        let (retired, retired_bytes) = self.limbo_list.waiting();
-        NodeUsage {
-            arenas: arenas.iter().map(|a| a.usage()).collect(),
-            free_block_bytes: blocks.iter().map(|b| b.free_bytes()).sum(),
-            retired,
-            retired_bytes,
-            refused: self.refused.load(Ordering::Relaxed) as u64,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! How a compute node gets memory from its pool.
 //!
-//! An allocation ([`PoolNode::obtain`]) takes, in this order, and each time only if the former
+//! An allocation ([`Supply::obtain`]) takes, in this order, and each time only if the former
 //! failed:
 //!
 //! 1. a piece that is here: no verb, no await;
@@ -86,17 +86,21 @@ enum Refill<T> {
     Again,
 }
 
-impl PoolNode {
+/// Memory that a node takes from memory nodes and from other nodes, and hands in.
+#[derive(Clone, Copy, Debug)]
+pub struct Supply<'n>(pub(crate) &'n PoolNode);
+
+impl Supply<'_> {
     /// Takes a piece of `source`, from a chunk that is here, else from a new one. A wanted memory
     /// node comes before what is here.
     pub(crate) async fn obtain<S: Source>(
-        &self,
+        self,
         ep: &Endpoint,
         source: &S,
         near: Option<NodeId>,
     ) -> Result<S::Item> {
         let near = near
-            .filter(|n| n.role() == Role::Memory && self.shape.is_open(n.index()))
+            .filter(|n| n.role() == Role::Memory && self.0.shape.is_open(n.index()))
             .map(NodeId::index);
         if let Some(item) = self.take(source, near) {
             return Ok(item);
@@ -122,8 +126,8 @@ impl PoolNode {
         }
         // All full: limbo items or idle chunks of this node may still help. Boxed, being rare and
         // large.
-        self.limbo_list.press();
-        let freed = Box::pin(self.reclaim_all(ep)).await;
+        self.0.limbo_list.press();
+        let freed = Box::pin(self.0.reclaimer().reclaim_all(ep)).await;
         if let Some(item) = self.take(source, None) {
             return Ok(item);
         }
@@ -148,16 +152,16 @@ impl PoolNode {
     }
 
     /// Takes a piece that is here, of a memory node that is present.
-    fn take<S: Source>(&self, source: &S, only: Option<usize>) -> Option<S::Item> {
-        if self.view.check_memory().is_ok() {
+    fn take<S: Source>(self, source: &S, only: Option<usize>) -> Option<S::Item> {
+        if self.0.view.check_memory().is_ok() {
             return source.take(only);
         }
-        let present = |n: &usize| self.view.check_presence(NodeId::memory(*n as u16)).is_ok();
+        let present = |n: &usize| self.0.view.check_presence(NodeId::memory(*n as u16)).is_ok();
         match only {
             Some(n) => present(&n).then(|| source.take(only)).flatten(),
             None => {
                 let first = source.turns().cursor.load(Ordering::Relaxed);
-                let open = self.shape.open();
+                let open = self.0.shape.open();
                 let turns = (0..open.len()).map(|k| open[(first + k) % open.len()].node.index());
                 let mut there = { turns }.filter(present);
                 there.find_map(|n| source.take(Some(n)))
@@ -166,12 +170,12 @@ impl PoolNode {
     }
 
     async fn refill_any<S: Source>(
-        &self,
+        self,
         ep: &Endpoint,
         source: &S,
         trouble: &mut Option<Error>,
     ) -> Option<S::Item> {
-        let open = self.shape.open();
+        let open = self.0.shape.open();
         let first = source.turns().cursor.load(Ordering::Relaxed);
         for turn in (0..open.len()).map(|k| (first + k) % open.len()) {
             let n = open[turn].node.index();
@@ -184,8 +188,8 @@ impl PoolNode {
     }
 
     /// Saves a call for every request near a node that is full while others are not.
-    fn is_likely_full(&self, node: usize) -> bool {
-        let mut found_full = locked(&self.found_full);
+    fn is_likely_full(self, node: usize) -> bool {
+        let mut found_full = locked(&self.0.found_full);
         let Some(left) = found_full.get_mut(&node) else { return false };
         *left -= 1;
         if *left == 0 {
@@ -197,7 +201,7 @@ impl PoolNode {
     /// Asks one memory node. One that cannot be reached counts as full, as long as another one
     /// helps.
     async fn refill_from<S: Source>(
-        &self,
+        self,
         ep: &Endpoint,
         source: &S,
         node: usize,
@@ -217,30 +221,30 @@ impl PoolNode {
     }
 
     async fn ask_one<S: Source>(
-        &self,
+        self,
         ep: &Endpoint,
         source: &S,
         node: usize,
     ) -> Result<Refill<S::Item>> {
-        let transfer = self.begin_transfer();
+        let transfer = self.0.begin_transfer();
         let number = NodeId::memory(node as u16);
-        let layout = self
-            .shape
-            .layout(node)
-            .ok_or_else(|| Error::not_found(format!("{number} is no memory node of this pool")))?;
-        let granted = ask_run(ep, &layout, self.incarnation, source.request()).await?;
+        let layout =
+            self.0.shape.layout(node).ok_or_else(|| {
+                Error::not_found(format!("{number} is no memory node of this pool"))
+            })?;
+        let granted = ask_run(ep, &layout, self.0.incarnation, source.request()).await?;
         match granted {
             Granted::Run(offset) => {
-                locked(&self.found_full).remove(&node);
-                let bytes = u64::from(source.request().count) * self.shape.chunk_bytes;
+                locked(&self.0.found_full).remove(&node);
+                let bytes = u64::from(source.request().count) * self.0.shape.chunk_bytes;
                 let run = GlobalAddr::new(number, offset);
-                self.allocation_event(run, bytes, ShadowState::Plain);
+                self.0.allocation_event(run, bytes, ShadowState::Plain);
                 // It may have been deposited when a garbage collection began.
-                self.gc_log.add(|| Span::Bytes(run.bits(), bytes));
+                self.0.gc_log.add(|| Span::Bytes(run.bits(), bytes));
                 Ok(Refill::Item(source.add(node, offset)))
             }
             Granted::Pieces(pieces) => {
-                locked(&self.found_full).remove(&node);
+                locked(&self.0.found_full).remove(&node);
                 pieces.into_iter().for_each(|p| self.put_piece(p));
                 drop(transfer);
                 // Another client may have been faster.
@@ -249,7 +253,7 @@ impl PoolNode {
             Granted::Nothing => {
                 // The lack of a long run says nothing about single chunks.
                 if source.request().count == 1 {
-                    locked(&self.found_full).insert(node, ASK_AGAIN);
+                    locked(&self.0.found_full).insert(node, ASK_AGAIN);
                 }
                 Ok(Refill::Item(None))
             }
@@ -257,12 +261,12 @@ impl PoolNode {
     }
 
     /// Memory nodes have free chunks again: each is asked.
-    pub(crate) fn found_room(&self) {
-        locked(&self.found_full).clear();
+    pub(crate) fn found_room(self) {
+        locked(&self.0.found_full).clear();
     }
 
-    fn full(&self, r: RunRequest) -> Error {
-        let open = self.shape.open();
+    fn full(self, r: RunRequest) -> Error {
+        let open = self.0.shape.open();
         let names: Vec<_> = open.iter().take(8).map(|l| l.node.to_string()).collect();
         let more = open.len() - names.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -273,7 +277,7 @@ impl PoolNode {
             1 => "no free chunk".to_owned(),
             n => format!("no {n} free chunks in a row"),
         };
-        let waiting = match self.limbo_list.waiting().1 {
+        let waiting = match self.0.limbo_list.waiting().1 {
             0 => String::new(),
             n => format!("; {n} bytes wait for running operations to end"),
         };

@@ -8,16 +8,16 @@
 
 use dmtree_fabric::{Endpoint, GlobalAddr, NodeId, Result};
 
+use crate::catalog::Catalog;
 use crate::layout::{ON_CHIP_WORD, first_node};
-use crate::node::PoolNode;
 
 /// Bytes of on-chip memory that one READ covers.
 const PIECE: u64 = 4096;
 
-impl PoolNode {
+impl Catalog<'_> {
     /// Gives the on-chip memory of all memory nodes, zero, to an index; false when there is none,
     /// or another index has it. That of an index that was dropped is free again.
-    pub async fn claim_chips(&self, ep: &Endpoint, index: u32) -> Result<bool> {
+    pub async fn claim_chips(self, ep: &Endpoint, index: u32) -> Result<bool> {
         let bytes = u64::from(ep.caps().on_chip_bytes) / 8 * 8;
         if bytes == 0 {
             return Ok(false);
@@ -31,14 +31,14 @@ impl PoolNode {
         if all.iter().any(|e| u64::from(e.id) + 1 == was) || ep.cas(word, was, ours).await? != was {
             return Ok(false);
         }
-        for m in 0..self.memory_nodes() {
+        for m in 0..self.0.memory_nodes() {
             self.clear_on_chip(ep, NodeId::memory(m as u16), bytes).await?;
         }
         Ok(true)
     }
 
     /// Clears locks that were held when the index was dropped. They are touched by atomics only.
-    async fn clear_on_chip(&self, ep: &Endpoint, node: NodeId, bytes: u64) -> Result<()> {
+    async fn clear_on_chip(self, ep: &Endpoint, node: NodeId, bytes: u64) -> Result<()> {
         for from in (0..bytes).step_by(PIECE as usize) {
             let at = GlobalAddr::on_chip(node, from);
             let len = PIECE.min(bytes - from);

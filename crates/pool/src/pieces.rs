@@ -4,7 +4,7 @@
 //! object size, and two words (address or id, generation or length). A message holds at most
 //! [`MAX_PIECES`], so that it fits one call. Bytes come from other nodes: an unknown tag or a short
 //! piece is an error, and the receiver checks addresses against its own layout
-//! (`PoolNode::put_piece`, `Deposits::put`).
+//! (`Supply::put_piece`, `Deposits::put`).
 
 use dmtree_fabric::{Error, GlobalAddr, MAX_RPC_BYTES, Result};
 use postcard::fixint;

@@ -1,7 +1,7 @@
 //! The purge of dropped indexes: their memory becomes free.
 //!
 //! Memory belongs to its index until no node can access it for that index any more. Any compute
-//! node may purge, between its operations ([`PoolNode::purge_dropped`]):
+//! node may purge, between its operations ([`Catalog::purge_dropped`]):
 //!
 //! 1. It READs the chunk records, and then the catalog. The dropped indexes are those in state
 //!    `Dropped`, and those that have chunks and are not listed: their creations were given up. The
@@ -40,6 +40,7 @@ use dmtree_fabric::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::catalog::Catalog;
 use crate::catalog::{IndexEntry, IndexState, all_indexes};
 use crate::chunks::ask_purge;
 use crate::layout::{ChunkUse, EPOCH_WORD, first_node};
@@ -69,7 +70,7 @@ struct Dropped {
     runs: Vec<(u32, GlobalAddr, u64)>,
 }
 
-impl PoolNode {
+impl Catalog<'_> {
     /// Gives the chunks of indexes that the catalog does not list back to their memory nodes; how
     /// many chunks. Call it between operations: the caller's own running operation counts, too.
     ///
@@ -77,16 +78,16 @@ impl PoolNode {
     /// `Busy` while a death or a move is under way, or a member has opened such an index without a
     /// gate; `TimedOut` when operations do not end; those of the fabric. What is left is found by
     /// the next purge.
-    pub async fn purge_dropped(&self, ep: &Endpoint) -> Result<u64> {
+    pub async fn purge_dropped(self, ep: &Endpoint) -> Result<u64> {
         let mut dropped = self.dropped(ep).await?;
         let mut freed = 0;
         if dropped.indexes.is_empty() {
             return Ok(freed);
         }
-        if !self.has_settled_membership() {
+        if !self.0.membership().has_settled_membership() {
             return Err(Error::busy("a death or a move is under way"));
         }
-        let members = self.windows()?;
+        let members = self.0.collection().windows()?;
         // An index that cannot be purged does not keep the others.
         let mut trouble = Ok(());
         for index in std::mem::take(&mut dropped.indexes) {
@@ -102,13 +103,15 @@ impl PoolNode {
             self.tell_all(ep, &members, Call::Forget(Half(*index))).await?;
         }
         self.await_operations(ep).await?;
-        if !self.has_settled_membership() || self.windows()? != members {
+        if !self.0.membership().has_settled_membership()
+            || self.0.collection().windows()? != members
+        {
             return Err(Error::busy("a node has joined or died during a purge"));
         }
         for (_, at, bytes) in &dropped.runs {
-            self.allocation_event(*at, *bytes, ShadowState::Freed);
+            self.0.allocation_event(*at, *bytes, ShadowState::Freed);
         }
-        for layout in self.shape.layouts() {
+        for layout in self.0.shape.layouts() {
             for index in &dropped.indexes {
                 ep.renew_deadline();
                 match ask_purge(ep, layout.node, *index).await {
@@ -126,14 +129,14 @@ impl PoolNode {
     }
 
     /// Step 1.
-    async fn dropped(&self, ep: &Endpoint) -> Result<Dropped> {
+    async fn dropped(self, ep: &Endpoint) -> Result<Dropped> {
         let mut runs = Vec::new();
-        for layout in self.shape.layouts() {
-            if self.view.check_presence(layout.node).is_err() {
+        for layout in self.0.shape.layouts() {
+            if self.0.view.check_presence(layout.node).is_err() {
                 continue;
             }
             ep.renew_deadline();
-            let records = self.chunk_records(ep, layout.node).await?;
+            let records = self.0.chunk_records(ep, layout.node).await?;
             for (i, record) in records.iter().enumerate() {
                 let of_index = |r: &crate::ChunkRecord| {
                     r.run > 0 && r.used_for != ChunkUse::Tables && r.owner.role() == Role::Compute
@@ -152,10 +155,10 @@ impl PoolNode {
         Ok(Dropped { indexes, entries, runs })
     }
 
-    async fn tell_all(&self, ep: &Endpoint, members: &[Member], call: Call) -> Result<()> {
+    async fn tell_all(self, ep: &Endpoint, members: &[Member], call: Call) -> Result<()> {
         for m in members {
             ep.renew_deadline();
-            let told = match m.node == self.cn {
+            let told = match m.node == self.0.cn {
                 true => self.purge_step(call),
                 false => tell(ep, m.node, call).await,
             };
@@ -165,14 +168,14 @@ impl PoolNode {
     }
 
     /// Waits until every operation that runs now has ended.
-    async fn await_operations(&self, ep: &Endpoint) -> Result<()> {
-        if self.has(Mutant::PurgeAtOnce) {
+    async fn await_operations(self, ep: &Endpoint) -> Result<()> {
+        if self.0.has(Mutant::PurgeAtOnce) {
             return Ok(());
         }
         let stamp = ep.faa(first_node(EPOCH_WORD), 1).await?.wrapping_add(1);
         let until = ep.now().saturating_add(WAITS_NS);
         let mut pause = ep.backoff("operations that may use a dropped index", GlobalAddr::NULL);
-        while self.oldest_running(ep, stamp).await? < stamp {
+        while self.0.reclaimer().oldest_running(ep, stamp).await? < stamp {
             if ep.now() >= until {
                 return Err(Error::new(
                     ErrorKind::TimedOut,
@@ -188,24 +191,24 @@ impl PoolNode {
         Ok(())
     }
 
-    fn purge_step(&self, call: Call) -> Result<()> {
+    fn purge_step(self, call: Call) -> Result<()> {
         match call {
-            Call::Close(Half(index)) => self.gates.close(index),
+            Call::Close(Half(index)) => self.0.gates.close(index),
             Call::Forget(Half(index)) => self.forget_index(index),
         }
     }
 
     /// Forgets all memory of an index: no operation of it runs, and none begins.
-    fn forget_index(&self, index: u32) -> Result<()> {
+    fn forget_index(self, index: u32) -> Result<()> {
         // A round of reclamation stamps items by their number.
-        let _turn = Turn::try_acquire(&self.limbo_list.turn)
+        let _turn = Turn::try_acquire(&self.0.limbo_list.turn)
             .ok_or_else(|| Error::busy("a round of reclamation is under way"))?;
-        drop(self.limbo_list.take_out(usize::MAX, |item| item.index() == index));
-        locked(&self.arenas).retain(|key, _| key.index != index);
-        locked(&self.blocks).remove(&index);
-        self.tables.forget_index(index);
-        self.gc_log.unpend_index(index);
-        self.found_room();
+        drop(self.0.limbo_list.take_out(usize::MAX, |item| item.index() == index));
+        locked(&self.0.arenas).retain(|key, _| key.index != index);
+        locked(&self.0.blocks).remove(&index);
+        self.0.tables.forget_index(index);
+        self.0.gc_log.unpend_index(index);
+        self.0.supply().found_room();
         Ok(())
     }
 }
@@ -223,6 +226,6 @@ impl Service for PurgeService {
         let mut rest = request;
         let call = wire::take_call("the purge of dropped indexes", &mut rest)?;
         wire::ends(rest)?;
-        node.purge_step(call).map(|()| Vec::new())
+        node.catalog().purge_step(call).map(|()| Vec::new())
     }
 }

@@ -1,8 +1,8 @@
 //! New owners for table partitions: of a dead node, of one that leaves, for one that joins.
 //!
 //! One claimant at a time does this, after every living node has drained: no operation uses the
-//! partitions any more. For a death ([`PoolNode::reassign`]) and for a planned move
-//! ([`PoolNode::carry_out`]) alike:
+//! partitions any more. For a death ([`Partitions::reassign`]) and for a planned move
+//! ([`Partitions::carry_out`]) alike:
 //!
 //! 1. *Flush*: every living owner answers once. So nothing that a former claimant has asked for is
 //!    still under way.
@@ -64,9 +64,13 @@ fn report_owner(p: &Partition, owner: NodeId) {
     report(Event::Move, || format!("partition {} goes from {} to {owner}", p.number, p.owner.node));
 }
 
-impl PoolNode {
+/// Owners of fingerprint tables, and others.
+#[derive(Clone, Copy, Debug)]
+pub struct Partitions<'n>(pub(crate) &'n PoolNode);
+
+impl Partitions<'_> {
     /// Gives new owners to the partitions of a dead node.
-    pub(crate) async fn reassign(&self, ep: &Endpoint, dead: Member) -> Result<()> {
+    pub(crate) async fn reassign(self, ep: &Endpoint, dead: Member) -> Result<()> {
         self.flush_owners(ep).await?;
         let gone = |owner: Member| owner == dead;
         let seen = self.directory(ep).await?;
@@ -88,27 +92,27 @@ impl PoolNode {
     }
 
     /// Carries out a planned move.
-    pub(crate) async fn carry_out(&self, ep: &Endpoint, p: &Move) -> Result<()> {
+    pub(crate) async fn carry_out(self, ep: &Endpoint, p: &Move) -> Result<()> {
         self.flush_owners(ep).await?;
         let seen = self.directory(ep).await?;
         let indexes = live_indexes(ep).await?;
         let mut load = self.load(&seen);
-        let to = p.to.filter(|to| self.living().contains(to));
+        let to = p.to.filter(|to| self.0.membership().living().contains(to));
         for number in &p.partitions {
             let found = seen.iter().find(|s| s.partition.number == *number);
             let fresh =
-                DirectoryEntry { partition: Partition::new(*number, self.view.me), torn: false };
+                DirectoryEntry { partition: Partition::new(*number, self.0.view.me), torn: false };
             let s = found.cloned().unwrap_or(fresh);
             let owner = s.partition.owner;
-            let is_living = self.living().contains(&owner);
+            let is_living = self.0.membership().living().contains(&owner);
             let answers = is_living || owner.node.role() == Role::Memory;
             // The death of an owner that has died meanwhile moves the partition.
-            let dies = !answers && !is_over(&self.view.state(), owner);
+            let dies = !answers && !is_over(&self.0.view.state(), owner);
             if found.is_some() && (dies || Some(owner) == to) {
                 continue;
             }
             if found.is_some() && answers {
-                match ask_release(ep, self.call_ns(), owner.node, &[*number]).await {
+                match ask_release(ep, self.0.membership().call_ns(), owner.node, &[*number]).await {
                     // Partitions of a lost memory node stay there.
                     Err(e) if !is_living && e.kind() == ErrorKind::Unreachable => continue,
                     released => released?,
@@ -137,9 +141,9 @@ impl PoolNode {
     /// # Errors
     /// Those of the fabric; `Revoked`. While another move is under way nothing happens: true when
     /// there is nothing to propose.
-    pub async fn take_share(&self, ep: &Endpoint) -> Result<bool> {
+    pub async fn take_share(self, ep: &Endpoint) -> Result<bool> {
         let seen = self.directory(ep).await?;
-        let living = self.living();
+        let living = self.0.membership().living();
         let mut owners: BTreeMap<Member, Vec<u16>> =
             living.iter().map(|m| (*m, Vec::new())).collect();
         for s in &seen {
@@ -149,7 +153,7 @@ impl PoolNode {
         }
         let all: usize = owners.values().map(Vec::len).sum();
         let share = all / living.len().max(1);
-        let mut mine = owners.remove(&self.view.me).map_or(0, |m| m.len());
+        let mut mine = owners.remove(&self.0.view.me).map_or(0, |m| m.len());
         let mut wanted = Vec::new();
         while mine < share {
             let Some(from) =
@@ -167,36 +171,37 @@ impl PoolNode {
         if wanted.is_empty() {
             return Ok(true);
         }
-        self.plan(ep, wanted, Some(self.view.me)).await?;
+        self.0.membership().plan(ep, wanted, Some(self.0.view.me)).await?;
         Ok(false)
     }
 
     /// Gives ranges of indexes to other nodes, and proposes that other nodes become the owners of
     /// this node's partitions; true when it has none.
-    pub async fn hand_over(&self, ep: &Endpoint) -> Result<bool> {
-        self.give_ranges(ep).await?;
+    pub async fn hand_over(self, ep: &Endpoint) -> Result<bool> {
+        self.0.services().give_ranges(ep).await?;
         let seen = self.directory(ep).await?;
-        let mine = seen.iter().filter(|s| s.partition.owner == self.view.me);
+        let mine = seen.iter().filter(|s| s.partition.owner == self.0.view.me);
         let mine: Vec<u16> = mine.map(|s| s.partition.number).collect();
         if mine.is_empty() {
             return Ok(true);
         }
-        self.plan(ep, mine, None).await?;
+        self.0.membership().plan(ep, mine, None).await?;
         Ok(false)
     }
 
     /// Returns when no owner is carrying out a request of a former claimant.
-    async fn flush_owners(&self, ep: &Endpoint) -> Result<()> {
-        for owner in self.living() {
-            self.renew(ep).await?;
-            ask_flush(ep, self.call_ns(), owner.node).await?;
+    async fn flush_owners(self, ep: &Endpoint) -> Result<()> {
+        for owner in self.0.membership().living() {
+            self.0.membership().renew(ep).await?;
+            ask_flush(ep, self.0.membership().call_ns(), owner.node).await?;
         }
         Ok(())
     }
 
     /// Partitions per living owner.
-    fn load(&self, seen: &[DirectoryEntry]) -> BTreeMap<Member, usize> {
-        let mut load: BTreeMap<Member, usize> = self.living().into_iter().map(|m| (m, 0)).collect();
+    fn load(self, seen: &[DirectoryEntry]) -> BTreeMap<Member, usize> {
+        let mut load: BTreeMap<Member, usize> =
+            self.0.membership().living().into_iter().map(|m| (m, 0)).collect();
         for s in seen {
             if let Some(n) = load.get_mut(&s.partition.owner) {
                 *n += 1;
@@ -208,32 +213,32 @@ impl PoolNode {
     /// Finds an owner for a partition: the one wanted, else the living node with the fewest that
     /// has room, else a memory node.
     async fn give_owner(
-        &self,
+        self,
         ep: &Endpoint,
         p: &Partition,
         to: Option<Member>,
         load: &mut BTreeMap<Member, usize>,
     ) -> Result<()> {
-        self.renew(ep).await?;
+        self.0.membership().renew(ep).await?;
         ep.renew_deadline();
         let mut order: Vec<(usize, Member)> = load.iter().map(|(m, n)| (*n, *m)).collect();
         order.sort();
         let compute = to.into_iter().chain(order.into_iter().map(|(_, m)| m));
         for owner in compute {
-            self.renew(ep).await?;
-            if ask_adopt(ep, self.call_ns(), owner.node, p).await? {
+            self.0.membership().renew(ep).await?;
+            if ask_adopt(ep, self.0.membership().call_ns(), owner.node, p).await? {
                 *load.entry(owner).or_default() += 1;
                 report_owner(p, owner.node);
                 return Ok(());
             }
         }
-        let memory = self.shape.founded.iter().map(|l| l.node);
+        let memory = self.0.shape.founded.iter().map(|l| l.node);
         let mut memory: Vec<NodeId> =
-            memory.filter(|n| self.view.check_presence(*n).is_ok()).collect();
+            memory.filter(|n| self.0.view.check_presence(*n).is_ok()).collect();
         // The memory node that serves it already comes first: it has the memory.
         memory.sort_by_key(|m| *m != p.owner.node);
         for owner in memory {
-            if ask_adopt(ep, self.call_ns(), owner, p).await? {
+            if ask_adopt(ep, self.0.membership().call_ns(), owner, p).await? {
                 report_owner(p, owner);
                 return Ok(());
             }
@@ -245,20 +250,20 @@ impl PoolNode {
     }
 
     /// All records that have been written.
-    async fn directory(&self, ep: &Endpoint) -> Result<Vec<DirectoryEntry>> {
+    async fn directory(self, ep: &Endpoint) -> Result<Vec<DirectoryEntry>> {
         self.read_directory(ep, true).await
     }
 
     /// The same; the caller renews its lease on the way if it `keeps` one.
     pub(crate) async fn read_directory(
-        &self,
+        self,
         ep: &Endpoint,
         keeps: bool,
     ) -> Result<Vec<DirectoryEntry>> {
         let mut out = Vec::new();
         for first in (0..PARTITIONS).step_by(usize::from(STEP)) {
             if keeps {
-                self.renew(ep).await?;
+                self.0.membership().renew(ep).await?;
             }
             let count = STEP.min(PARTITIONS - first);
             let at = first_node(DIRECTORY + u64::from(first) * DIRECTORY_BYTES);
@@ -281,7 +286,7 @@ impl PoolNode {
     }
 
     /// A record that was torn when it was read: its owner may only have been writing it.
-    async fn torn_record(&self, ep: &Endpoint, number: u16) -> Result<Option<DirectoryEntry>> {
+    async fn torn_record(self, ep: &Endpoint, number: u16) -> Result<Option<DirectoryEntry>> {
         for pause in [0, 1_000, 10_000, 100_000] {
             ep.sleep(pause).await;
             let bytes = ep.read(Partition::record(number), DIRECTORY_BYTES as u32).await?;
@@ -296,15 +301,15 @@ impl PoolNode {
         Ok(None)
     }
 
-    async fn directory_at(&self, ep: &Endpoint, number: u16) -> Result<Option<Partition>> {
+    async fn directory_at(self, ep: &Endpoint, number: u16) -> Result<Option<Partition>> {
         let bytes = ep.read(Partition::record(number), DIRECTORY_BYTES as u32).await?;
         Ok(bytes.extract(|b| Partition::decode(b, number)).ok().flatten())
     }
 
     /// Partitions that were never opened and have lost their first owner.
-    pub(crate) fn unowned_partitions(&self, opened: &[u16]) -> impl Iterator<Item = u16> {
-        let (c, m) = (self.shape.compute_nodes, self.shape.founded.len() as u16);
-        let state = self.view.state();
+    pub(crate) fn unowned_partitions(self, opened: &[u16]) -> impl Iterator<Item = u16> {
+        let (c, m) = (self.0.shape.compute_nodes, self.0.shape.founded.len() as u16);
+        let state = self.0.view.state();
         let gone = move |p: &u16| {
             let first = Member { node: first_owner(*p, c, m), incarnation: 1 };
             state.phase(first).is_some_and(|s| s == MemberPhase::Gone)

@@ -1,6 +1,6 @@
 //! The limbo list: what was unlinked waits until every operation that ran at that time has ended.
 //!
-//! *Calls in order.* [`PoolNode::retire`] notes an item as fresh. A round ([`PoolNode::reclaim`]),
+//! *Calls in order.* [`PoolNode::retire`] notes an item as fresh. A round ([`Reclaimer::reclaim`]),
 //! one client at a time:
 //!
 //! 1. counts the fresh items, adds 1 to the global epoch on memory node 0, and stamps those items
@@ -212,24 +212,28 @@ pub struct Reclaimed {
     pub waiting: u64,
 }
 
-impl PoolNode {
+/// What was retired comes back.
+#[derive(Clone, Copy, Debug)]
+pub struct Reclaimer<'n>(pub(crate) &'n PoolNode);
+
+impl Reclaimer<'_> {
     /// Whether a round of reclamation is worth its verbs now. Cheap: two loads.
-    pub fn reclaim_due(&self) -> bool {
-        let q = &self.limbo_list;
+    pub fn reclaim_due(self) -> bool {
+        let q = &self.0.limbo_list;
         q.fresh.load(Ordering::Relaxed) >= DUE_ITEMS
             || q.fresh_bytes.load(Ordering::Relaxed) >= DUE_BYTES
             || q.pressure.load(Ordering::Relaxed)
     }
 
     /// Makes a round due: a caller waits for what was retired.
-    pub fn press_reclaim(&self) {
-        self.limbo_list.press();
+    pub fn press_reclaim(self) {
+        self.0.limbo_list.press();
     }
 
     /// How many items this node has ever released from its limbo list: when the number has grown,
     /// something came free.
-    pub fn released(&self) -> u64 {
-        self.limbo_list.released.load(Ordering::Relaxed)
+    pub fn released(self) -> u64 {
+        self.0.limbo_list.released.load(Ordering::Relaxed)
     }
 
     /// One round: stamps what was retired, asks every compute node what runs, and frees what no
@@ -239,29 +243,29 @@ impl PoolNode {
     /// # Errors
     /// Those of the fabric: while a member does not answer, nothing is released until it answers or
     /// its access is revoked.
-    pub async fn reclaim(&self, ep: &Endpoint) -> Result<Reclaimed> {
-        let Some(turn) = Turn::try_acquire(&self.limbo_list.turn) else {
+    pub async fn reclaim(self, ep: &Endpoint) -> Result<Reclaimed> {
+        let Some(turn) = Turn::try_acquire(&self.0.limbo_list.turn) else {
             return Ok(Reclaimed::default());
         };
         let out = self.round(ep, &turn).await?;
         if out.blocks > 0 {
-            self.return_idle(ep, 1).await?;
+            self.0.supply().return_idle(ep, 1).await?;
         }
         drop(turn);
         if out.objects > 0 {
             // Objects that are not deposited stay here.
-            let _ = self.deposit_surplus(ep).await;
+            let _ = self.0.supply().deposit_surplus(ep).await;
         }
         Ok(out)
     }
 
     /// The same for a full pool: waits for its turn, and keeps no idle chunk.
-    pub(crate) async fn reclaim_all(&self, ep: &Endpoint) -> Result<()> {
+    pub(crate) async fn reclaim_all(self, ep: &Endpoint) -> Result<()> {
         let why = WaitReason { what: "another client's reclamation", at: 0 };
-        let turn = Turn::acquire(&self.limbo_list.turn, ep, why).await?;
+        let turn = Turn::acquire(&self.0.limbo_list.turn, ep, why).await?;
         let round = self.round(ep, &turn).await;
         drop(turn);
-        self.return_idle(ep, 0).await?;
+        self.0.supply().return_idle(ep, 0).await?;
         round.map(|_| ())
     }
 
@@ -271,11 +275,11 @@ impl PoolNode {
     ///
     /// # Errors
     /// `TimedOut` at the deadline; those of the fabric.
-    pub async fn reclaim_for_room(&self, ep: &Endpoint) -> Result<bool> {
+    pub async fn reclaim_for_room(self, ep: &Endpoint) -> Result<bool> {
         let mut pause = ep.backoff("operations that hold retired memory", GlobalAddr::NULL);
         let before = self.released();
         loop {
-            let waits = self.limbo_list.waiting().0 > 0;
+            let waits = self.0.limbo_list.waiting().0 > 0;
             self.reclaim_all(ep).await?;
             if self.released() != before {
                 return Ok(true);
@@ -287,8 +291,8 @@ impl PoolNode {
         }
     }
 
-    async fn round(&self, ep: &Endpoint, _turn: &Turn<'_>) -> Result<Reclaimed> {
-        let q = &self.limbo_list;
+    async fn round(self, ep: &Endpoint, _turn: &Turn<'_>) -> Result<Reclaimed> {
+        let q = &self.0.limbo_list;
         q.pressure.store(false, Ordering::Relaxed);
         let fresh = locked(&q.limbo_entries).fresh.len();
         if fresh > 0 {
@@ -302,24 +306,24 @@ impl PoolNode {
         let Some(newest) = newest else { return Ok(Reclaimed::default()) };
         let oldest = self.oldest_running(ep, newest).await?;
         let mut out = Reclaimed::default();
-        for (item, bytes) in q.release(oldest, &self.gc_log) {
+        for (item, bytes) in q.release(oldest, &self.0.gc_log) {
             out.bytes += bytes;
             match item {
                 Retired::Object(key, g) => {
                     out.objects += 1;
-                    self.take_back(&self.arena(key), g);
+                    self.0.take_back(&self.0.arena(key), g);
                 }
                 Retired::Space(index, at, bytes) => {
                     out.blocks += 1;
-                    self.take_space(index, at, bytes);
+                    self.0.take_space(index, at, bytes);
                 }
                 Retired::Block(index, b) => {
                     out.blocks += 1;
-                    self.give_back_block(index, b);
+                    self.0.give_back_block(index, b);
                 }
                 Retired::Table(index, t) => {
                     out.tables += 1;
-                    self.give_back_table(index, t);
+                    self.0.give_back_table(index, t);
                 }
             }
         }
@@ -328,19 +332,19 @@ impl PoolNode {
     }
 
     /// Tells every member the epoch, and returns the smallest one in which an operation runs.
-    pub(crate) async fn oldest_running(&self, ep: &Endpoint, epoch: u64) -> Result<u64> {
-        let mut oldest = self.epochs.adopt(epoch);
-        for node in self.fabric.members()?.into_iter().filter(|n| *n != self.cn) {
+    pub(crate) async fn oldest_running(self, ep: &Endpoint, epoch: u64) -> Result<u64> {
+        let mut oldest = self.0.epochs.adopt(epoch);
+        for node in self.0.fabric.members()?.into_iter().filter(|n| *n != self.0.cn) {
             // A revoked node's operations have no effect any more: their results reach no client,
             // and no verb of theirs executes.
-            let incarnation = self.fabric.incarnation(node).unwrap_or(0);
-            let is_revoked = || self.view.is_revoked(Member { node, incarnation });
+            let incarnation = self.0.fabric.incarnation(node).unwrap_or(0);
+            let is_revoked = || self.0.view.is_revoked(Member { node, incarnation });
             if is_revoked() {
                 continue;
             }
             match ask_epoch(ep, node, epoch).await {
                 Ok(e) => oldest = oldest.min(e),
-                Err(_) if is_revoked() || !self.fabric.members()?.contains(&node) => {}
+                Err(_) if is_revoked() || !self.0.fabric.members()?.contains(&node) => {}
                 Err(e) => return Err(e.context(format!("asking {node} what it still reads"))),
             }
         }

@@ -12,10 +12,14 @@ use crate::node::PoolNode;
 /// Between two looks, ns.
 const LOOK_NS: u64 = 5_000_000;
 
-impl PoolNode {
+/// The journal nodes of a pool.
+#[derive(Clone, Copy, Debug)]
+pub struct JournalNodes<'n>(pub(crate) &'n PoolNode);
+
+impl JournalNodes<'_> {
     /// The parts of the journal that lack writes, as far as this node knows.
-    pub fn journal_gaps(&self) -> Vec<NodeId> {
-        let state = self.view.state();
+    pub fn journal_gaps(self) -> Vec<NodeId> {
+        let state = self.0.view.state();
         state.memory.iter().filter(|m| m.gap).map(|m| m.member.node).collect()
     }
 
@@ -23,15 +27,15 @@ impl PoolNode {
     ///
     /// # Errors
     /// Those of the membership server.
-    pub async fn journal_nodes(&self, ep: &Endpoint) -> Result<Vec<MemoryState>> {
-        let state = self.membership.state(self.view.me, ep.now()).await?;
+    pub async fn journal_nodes(self, ep: &Endpoint) -> Result<Vec<MemoryState>> {
+        let state = self.0.membership.state(self.0.view.me, ep.now()).await?;
         let journals = state.memory.iter().filter(|m| m.member.node.role() == Role::Journal);
         Ok(journals.cloned().collect())
     }
 
     /// Whether writes of this node skip a journal node.
-    pub fn skips_journal_node(&self, node: NodeId) -> bool {
-        self.view.state().is_skipped(node)
+    pub fn skips_journal_node(self, node: NodeId) -> bool {
+        self.0.view.state().is_skipped(node)
     }
 
     /// Begins to refill a journal node. `waits` is how long other nodes may take, ns.
@@ -39,12 +43,12 @@ impl PoolNode {
     /// # Errors
     /// `NotFound` for one without a gap, `Unreachable` for one that is away, `Busy` for one that
     /// another compute node refills, `TimedOut` when a compute node does not acknowledge.
-    pub async fn begin_refill(&self, ep: &Endpoint, node: NodeId, waits: u64) -> Result<()> {
+    pub async fn begin_refill(self, ep: &Endpoint, node: NodeId, waits: u64) -> Result<()> {
         let found = self.journal_node(node)?;
-        let (me, until) = (self.view.me, ep.now() + waits);
-        self.membership.propose(me, Change::Refill(found.member), ep.now()).await?;
+        let (me, until) = (self.0.view.me, ep.now() + waits);
+        self.0.membership.propose(me, Change::Refill(found.member), ep.now()).await?;
         loop {
-            let state = self.membership.state(me, ep.now()).await?;
+            let state = self.0.membership.state(me, ep.now()).await?;
             match state.memory_node(node) {
                 Some(m) if m.refill == Some(me) && m.member == found.member => {
                     if state.is_acknowledged(&m.acknowledged) {
@@ -72,13 +76,13 @@ impl PoolNode {
     ///
     /// # Errors
     /// `Busy` when the journal node was away meanwhile.
-    pub async fn end_refill(&self, ep: &Endpoint, node: NodeId) -> Result<()> {
+    pub async fn end_refill(self, ep: &Endpoint, node: NodeId) -> Result<()> {
         let m = self.journal_node(node)?;
-        self.membership.propose(self.view.me, Change::Filled(m.member), ep.now()).await
+        self.0.membership.propose(self.0.view.me, Change::Filled(m.member), ep.now()).await
     }
 
-    fn journal_node(&self, node: NodeId) -> Result<MemoryState> {
-        let state = self.view.state();
+    fn journal_node(self, node: NodeId) -> Result<MemoryState> {
+        let state = self.0.view.state();
         let m = state.memory_node(node).ok_or_else(|| {
             Error::not_found(format!("the pool has no journal node {node}, or it has not come yet"))
         })?;

@@ -142,7 +142,7 @@ impl PoolNode {
         let usage = self.usage();
         let compute = ComputeReport {
             epoch: self.view.state().epoch,
-            serves_tables: self.serves_tables(),
+            serves_tables: self.membership().serves_tables(),
             free_block_bytes: usage.free_block_bytes,
             retired: usage.retired,
             retired_bytes: usage.retired_bytes,

@@ -5,7 +5,7 @@
 //! first byte, and makes the service at the first. A process that knows no index of this number
 //! refuses it. What a service takes of the node's memory: `holder.rs`.
 //!
-//! A compute node answers calls for the indexes that are open on it ([`PoolNode::serve_index`]):
+//! A compute node answers calls for the indexes that are open on it ([`IndexServices::serve_index`]):
 //! those of an index that has an owner for each key.
 
 use std::collections::BTreeMap;
@@ -161,16 +161,20 @@ impl RpcHandler for IndexService {
     }
 }
 
-impl PoolNode {
+/// Calls between compute nodes for an index.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexServices<'n>(pub(crate) &'n PoolNode);
+
+impl IndexServices<'_> {
     /// Answers calls of other compute nodes for an index, as long as the handler is there. It may
     /// wait, and call memory nodes.
-    pub fn serve_index(&self, index: u32, handler: Weak<dyn RangeOwner>) {
-        locked(&self.indexes.0).entry(index).or_default().push(handler);
+    pub fn serve_index(self, index: u32, handler: Weak<dyn RangeOwner>) {
+        locked(&self.0.indexes.0).entry(index).or_default().push(handler);
     }
 
     /// The open indexes of this node give their ranges to other nodes.
-    pub(crate) async fn give_ranges(&self, ep: &Endpoint) -> Result<()> {
-        for index in self.indexes.all() {
+    pub(crate) async fn give_ranges(self, ep: &Endpoint) -> Result<()> {
+        for index in self.0.indexes.all() {
             index.leave(ep).await?;
         }
         Ok(())
@@ -182,7 +186,7 @@ impl PoolNode {
     /// # Errors
     /// `Unreachable` then; those of the handler and of the fabric.
     pub async fn call_index(
-        &self,
+        self,
         ep: &Endpoint,
         (to, index): (NodeId, u32),
         request: &[u8],

@@ -7,7 +7,7 @@
 //! that comes and goes costs the others nothing.
 //!
 //! The agent of a node searches once for every epoch of the membership
-//! ([`PoolNode::request_share`]), when no death or move is under way: it READs the directory,
+//! ([`Partitions::request_share`]), when no death or move is under way: it READs the directory,
 //! collects up to 64 partitions without a living compute owner, and proposes their move. Without
 //! such partitions a node that owns none proposes up to 8 that were never opened and have lost
 //! their first owner. What was proposed once with the same living members is not proposed again,
@@ -25,8 +25,8 @@ use std::cell::Cell;
 use dmtree_fabric::{Endpoint, Member, MembershipState, Result, Role};
 
 use crate::ids::COMPUTE_PARTITIONS;
-use crate::node::PoolNode;
 use crate::owners::ask_flush;
+use crate::reassign::Partitions;
 use crate::reassign::{DirectoryEntry, UNOPENED_SHARE, is_over};
 use crate::wire::{LONGEST_CALL_NS, locked};
 
@@ -44,14 +44,14 @@ pub(crate) struct ShareSearch {
     asked: (Vec<u16>, Vec<Member>),
 }
 
-impl PoolNode {
-    /// As [`PoolNode::run_membership_paced`], and searches for tables to own. Until all are owned
+impl Partitions<'_> {
+    /// As [`PoolMembership::run_membership_paced`], and searches for tables to own. Until all are owned
     /// for the first time its steps come faster: a joining process waits for that.
     ///
     /// # Errors
     /// `Revoked`.
     pub(crate) async fn keep_with_share(
-        &self,
+        self,
         ep: &Endpoint,
         pause_ns: impl Fn() -> u64,
         until: impl Fn() -> bool,
@@ -59,13 +59,13 @@ impl PoolNode {
         let mut search = ShareSearch::default();
         while !until() {
             let stepped = Cell::new(false);
-            let has_share = || locked(&self.agent_state).has_share;
+            let has_share = || locked(&self.0.agent_state).has_share;
             let pause = || pause_ns() / if has_share() { 1 } else { STEP_SPEEDUP };
-            self.run_membership_paced(ep, pause, || stepped.replace(true)).await?;
+            self.0.membership().run_membership_paced(ep, pause, || stepped.replace(true)).await?;
             // The next step repeats what fails now.
-            let _ = self.know_memory(ep).await;
+            let _ = self.0.membership().know_memory(ep).await;
             if self.request_share(ep, &mut search).await.unwrap_or(false) {
-                locked(&self.agent_state).has_share = true;
+                locked(&self.0.agent_state).has_share = true;
             }
         }
         Ok(())
@@ -74,40 +74,40 @@ impl PoolNode {
     /// Searches for partitions without a living compute node as their owner, once for every epoch
     /// of the membership, and proposes that they move. True when there is nothing to propose.
     pub(crate) async fn request_share(
-        &self,
+        self,
         ep: &Endpoint,
         search: &mut ShareSearch,
     ) -> Result<bool> {
-        let state = self.view.state();
+        let state = self.0.view.state();
         if search.settled_at == Some(state.epoch) {
             return Ok(true);
         }
-        if !self.has_settled_membership() {
+        if !self.0.membership().has_settled_membership() {
             return Ok(false);
         }
         let seen = self.read_directory(ep, true).await?;
-        locked(&self.agent_state).serves = self.serves_in(&seen);
+        locked(&self.0.agent_state).serves = self.serves_in(&seen);
         let (wanted, to) = self.partitions_to_move(&state, &seen);
         let now = (wanted, state.living().collect());
         if now.0.is_empty() || now == search.asked {
             search.settled_at = Some(state.epoch);
             return Ok(true);
         }
-        self.plan(ep, now.0.clone(), to).await?;
+        self.0.membership().plan(ep, now.0.clone(), to).await?;
         search.asked = now;
         Ok(false)
     }
 
     /// Whether this node owns partitions. In its first incarnation it owns its share without a
     /// record.
-    fn serves_in(&self, seen: &[DirectoryEntry]) -> bool {
-        self.view.me.incarnation <= 1 || seen.iter().any(|s| s.partition.owner == self.view.me)
+    fn serves_in(self, seen: &[DirectoryEntry]) -> bool {
+        self.0.view.me.incarnation <= 1 || seen.iter().any(|s| s.partition.owner == self.0.view.me)
     }
 
     /// Whether another living compute node answers: one that has died counts as living until its
     /// lease ends.
-    pub(crate) async fn has_answering_peer(&self, ep: &Endpoint) -> bool {
-        for peer in self.living().into_iter().filter(|m| *m != self.view.me) {
+    pub(crate) async fn has_answering_peer(self, ep: &Endpoint) -> bool {
+        for peer in self.0.membership().living().into_iter().filter(|m| *m != self.0.view.me) {
             if ask_flush(ep, LONGEST_CALL_NS, peer.node).await.is_ok() {
                 return true;
             }
@@ -117,7 +117,7 @@ impl PoolNode {
 
     /// Partitions to move, and where to if it matters.
     fn partitions_to_move(
-        &self,
+        self,
         state: &MembershipState,
         seen: &[DirectoryEntry],
     ) -> (Vec<u16>, Option<Member>) {
@@ -135,6 +135,6 @@ impl PoolNode {
             return (Vec::new(), None);
         }
         let opened: Vec<u16> = seen.iter().map(|s| s.partition.number).collect();
-        (self.unowned_partitions(&opened).take(UNOPENED_SHARE).collect(), Some(self.view.me))
+        (self.unowned_partitions(&opened).take(UNOPENED_SHARE).collect(), Some(self.0.view.me))
     }
 }

@@ -1,10 +1,13 @@
 //! How full the pool is.
 
+use std::sync::atomic::Ordering;
+
 use dmtree_fabric::{Endpoint, Error, GlobalAddr, NodeId, Presence, Result};
 
 use crate::arena::ArenaKey;
 use crate::layout::{ChunkRecord, ChunkUse, NodeLayout, RECORD_BYTES};
 use crate::node::PoolNode;
+use crate::wire::locked;
 
 /// One arena on one compute node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +75,20 @@ pub struct PoolUsage {
 }
 
 impl PoolNode {
+    /// What this node holds.
+    pub fn usage(&self) -> NodeUsage {
+        let arenas: Vec<_> = locked(&self.arenas).values().cloned().collect();
+        let blocks: Vec<_> = locked(&self.blocks).values().cloned().collect();
+        let (retired, retired_bytes) = self.limbo_list.waiting();
+        NodeUsage {
+            arenas: arenas.iter().map(|a| a.usage()).collect(),
+            free_block_bytes: blocks.iter().map(|b| b.free_bytes()).sum(),
+            retired,
+            retired_bytes,
+            refused: self.refused.load(Ordering::Relaxed) as u64,
+        }
+    }
+
     /// Reads the owner records of all chunks of a memory node; `None` for a free chunk.
     ///
     /// # Errors
@@ -103,7 +120,7 @@ impl PoolNode {
     /// What every memory node has handed out, and what this node holds. One READ per memory node.
     pub async fn usage_all(&self, ep: &Endpoint) -> Result<PoolUsage> {
         let mut memory = Vec::new();
-        let away = self.away();
+        let away = self.membership().away();
         let is_there = |l: &&NodeLayout| away.iter().all(|(node, _)| *node != l.node);
         for layout in self.shape.layouts().iter().filter(is_there) {
             let records = self.chunk_records(ep, layout.node).await?;

@@ -256,7 +256,7 @@ async fn client(mut index: AnyIndex, number: u64, s: Setup, b: Rc<Board>) {
 async fn watch(ep: Endpoint, pool: Arc<PoolNode>, b: Rc<Board>) {
     let mut seen = None;
     loop {
-        let now = pool.phase(b.victim, 1);
+        let now = pool.membership().phase(b.victim, 1);
         if now != seen {
             seen = now;
             let what = match now {

@@ -121,7 +121,7 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
             let (listen, wanted, within) = (nic_config.access.any_port(), None, POOL_WITHIN);
             let place = Place { first, listen, wanted, within, data_path: *data_path, nic_config };
             let joined = Cluster::join_as(&place, spec.cns).map_err(Failure::refused)?;
-            for (node, presence) in joined.compute_node(0)?.away() {
+            for (node, presence) in joined.compute_node(0)?.membership().away() {
                 let _ = writeln!(std::io::stderr(), "note: {}", presence.refusal(node));
             }
             return Ok((joined, None));
@@ -141,8 +141,8 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
 pub(crate) fn remove_index(cluster: &Cluster, name: &str) -> Result<()> {
     let pool = cluster.compute_node(0)?;
     let ep = pool.endpoint(SLAB_BYTES)?;
-    if ep.core().block_on(ep.slot(), pool.find_index(&ep, name))?.is_some() {
-        ep.core().block_on(ep.slot(), pool.drop_index(&ep, name))?;
+    if ep.core().block_on(ep.slot(), pool.catalog().find_index(&ep, name))?.is_some() {
+        ep.core().block_on(ep.slot(), pool.catalog().drop_index(&ep, name))?;
     }
     Ok(())
 }

@@ -126,7 +126,8 @@ impl<'a> Actors<'a> {
     async fn joined(&self, cn: usize, ep: &Endpoint) -> Option<()> {
         let incarnation = self.shared.node_states.incarnation(cn);
         let pool = self.pool(cn)?;
-        let living = || pool.phase(pool.cn(), incarnation) == Some(MemberPhase::Living);
+        let living =
+            || pool.membership().phase(pool.cn(), incarnation) == Some(MemberPhase::Living);
         self.until(ep, living).await
     }
 
@@ -280,7 +281,7 @@ impl<'a> Actors<'a> {
     /// the deadline.
     async fn await_memory(&self, pool: &PoolNode, ep: &Endpoint) {
         let node_states = &self.shared.node_states;
-        while pool.away().iter().any(|(mn, _)| !node_states.is_lost(mn.index())) {
+        while pool.membership().away().iter().any(|(mn, _)| !node_states.is_lost(mn.index())) {
             ep.sleep(POLL_NS).await;
         }
     }
@@ -352,7 +353,7 @@ impl<'a> Actors<'a> {
             if shared.node_states.is_leaving(cn) && !shared.node_states.is_busy(cn) {
                 return self.leave(cn, &pool, &ep).await;
             }
-            match pool.membership_step(&ep).await {
+            match pool.membership().membership_step(&ep).await {
                 Ok(_) => heard = ep.now(),
                 Err(e)
                     if e.kind() == ErrorKind::Revoked
@@ -383,7 +384,7 @@ impl<'a> Actors<'a> {
         let shared = self.shared;
         ep.sleep(LANDED_NS).await;
         // A departure that does not finish counts as a kill.
-        let _ = pool.depart(ep, shared.case.lease_ns / STEPS_PER_LEASE).await;
+        let _ = pool.partitions().depart(ep, shared.case.lease_ns / STEPS_PER_LEASE).await;
         shared.node_states.left(cn);
         shared.out(cn);
         None
@@ -452,7 +453,7 @@ impl<'a> Actors<'a> {
     /// Whether a node has heard the phase of every member.
     fn knows(&self, cn: usize, state: &MembershipState) -> bool {
         let Ok(pool) = self.shared.test_cluster.cluster.compute_node(cn) else { return false };
-        let heard = |m: Member| pool.phase(m.node, m.incarnation);
+        let heard = |m: Member| pool.membership().phase(m.node, m.incarnation);
         state.is_living(pool.member())
             && state.members.iter().all(|m| heard(m.member) == Some(m.phase))
     }

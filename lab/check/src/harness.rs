@@ -183,7 +183,7 @@ impl Harness {
         ep.set_timeout(5_000_000);
         self.spawn(cn, slot, async move {
             // A revoked node has no membership.
-            let _ = node.run_membership(&ep, pause_ns, || false).await;
+            let _ = node.membership().run_membership(&ep, pause_ns, || false).await;
         });
     }
 

@@ -115,7 +115,7 @@ impl<'a> NodeStates<'a> {
                     self.plan(self.fabric.now() + at_ns, Due::Begin(i));
                 }
                 NodeFault::Drift { cn, ppm } => {
-                    cluster.compute_node(cn.into())?.set_clock_drift(ppm);
+                    cluster.compute_node(cn.into())?.membership().set_clock_drift(ppm);
                     self.record(*fault, 0);
                 }
                 NodeFault::LateMembership { cn, late_ns } => {

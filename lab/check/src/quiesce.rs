@@ -31,7 +31,9 @@ pub(crate) fn quiesce(judge: &InProcess, case: &Case, living: &[Arc<PoolNode>]) 
     judge.set_lease_parameters(LeaseParameters { lease_ns, ..LeaseParameters::default() });
     judge.excuse(now()?);
     for step in 0..QUIESCING_STEPS {
-        if step > STEPS_THAT_RENEW && living.iter().all(|node| node.has_settled_membership()) {
+        if step > STEPS_THAT_RENEW
+            && living.iter().all(|node| node.membership().has_settled_membership())
+        {
             break;
         }
         step_agents(case, living)?;
@@ -46,7 +48,7 @@ fn step_agents(case: &Case, living: &[Arc<PoolNode>]) -> Result<()> {
         // The next step retries a failure.
         let _ = ep.core().block_on(ep.slot(), async {
             ep.sleep(pause).await;
-            node.membership_step(&ep).await
+            node.membership().membership_step(&ep).await
         });
     }
     Ok(())

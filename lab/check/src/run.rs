@@ -205,7 +205,7 @@ fn space(test_cluster: &TestCluster, living: &Living, shape: &Shape) -> Result<(
     for (cn, _) in living {
         let node = test_cluster.cluster.compute_node(*cn)?;
         let ep = node.endpoint(0)?;
-        let handed_in = ep.core().block_on(ep.slot(), node.hand_in(&ep));
+        let handed_in = ep.core().block_on(ep.slot(), node.supply().hand_in(&ep));
         handed_in.map_err(|e| e.context("free memory is handed in"))?;
         last = Some((node, ep));
     }

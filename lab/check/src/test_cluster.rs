@@ -127,7 +127,7 @@ impl TestCluster {
     ) -> Result<Self> {
         let first = cluster.compute_node(0)?;
         let ep = first.endpoint(SLAB_BYTES)?;
-        let found = ep.core().block_on(ep.slot(), first.find_index(&ep, name))?;
+        let found = ep.core().block_on(ep.slot(), first.catalog().find_index(&ep, name))?;
         let entry = found.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("the pool has no index {name:?}"))
         })?;

@@ -42,7 +42,8 @@ impl ChimeNode {
         let limits = Limits { key, value, timeout_ms, least_cache: Self::least_cache_bytes(o) };
         let base = Base::new(cx, root, limits)?;
         let hotspot_bytes = (cx.cache_bytes as f64 * o.hotspot_share) as u64;
-        let pages = Pages::new(cx.cache_bytes - hotspot_bytes, cx.pool.bump(root.index, KIND));
+        let pages =
+            Pages::new(cx.cache_bytes - hotspot_bytes, cx.pool.supply().bump(root.index, KIND));
         Ok(Self {
             base,
             o: o.clone(),

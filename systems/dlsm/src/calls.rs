@@ -217,7 +217,7 @@ impl Calls<'_> {
 
     async fn call(&self, to: NodeId, request: &[u8]) -> Result<Option<Answer>> {
         let (pool, index) = (&self.0.node.pool, self.0.node.root.index);
-        let answer = pool.call_index(&self.0.ep, (to, index), request).await?;
+        let answer = pool.services().call_index(&self.0.ep, (to, index), request).await?;
         if answer.is_empty() { Ok(None) } else { wire::decode(&answer).map(Some) }
     }
 }

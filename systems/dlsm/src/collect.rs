@@ -58,7 +58,7 @@ impl DlsmNode {
         let _announced = epoch.guard();
         for block in blocks {
             // In this order: the next holder may hold it at once.
-            self.pool.log_retired(block.addr());
+            self.pool.collection().log_retired(block.addr());
             self.pool.give_back_block(self.root.index, block);
         }
     }
@@ -67,13 +67,13 @@ impl DlsmNode {
     pub(crate) fn hold(&self, blocks: impl IntoIterator<Item = BlockPtr>) {
         for block in blocks {
             let span = (block.addr(), u64::from(block.capacity()));
-            self.pool.log_pending(self.root.index, span, None);
+            self.pool.collection().log_pending(self.root.index, span, None);
         }
     }
 
     /// Blocks are another node's, or will be: its word of the range has not changed yet.
     pub(crate) fn let_go(&self, blocks: impl IntoIterator<Item = BlockPtr>) {
-        blocks.into_iter().for_each(|block| self.pool.log_retired(block.addr()));
+        blocks.into_iter().for_each(|block| self.pool.collection().log_retired(block.addr()));
     }
 }
 
@@ -114,7 +114,7 @@ impl Collecting<'_> {
         }
         // A range that is claimed now is no change during the collection.
         self.own_all().await?;
-        let gc = self.0.node.pool.next_gc(&self.0.ep, self.0.node.root.index).await?;
+        let gc = self.0.node.pool.collection().next_gc(&self.0.ep, self.0.node.root.index).await?;
         self.collect(gc, None).await
     }
 
@@ -129,7 +129,7 @@ impl Collecting<'_> {
             return Ok(Work::None);
         }
         let scope = self.0.ep.begin(OpKind::Maintain);
-        let collected = match node.pool.has_uncounted_deaths(&self.0.ep, root).await {
+        let collected = match node.pool.collection().has_uncounted_deaths(&self.0.ep, root).await {
             Ok(true) => Box::pin(self.gc_op()).await.map(|_| Work::Some),
             other => other.map(|_| Work::None),
         };
@@ -219,9 +219,9 @@ impl Collector for Collecting<'_> {
 
     async fn find_lost(&self, run: &mut Collection) -> Result<()> {
         let pool = &self.0.node.pool;
-        let held = pool.collect(&self.0.ep, &run.gc, Told::All).await?;
+        let held = pool.collection().collect(&self.0.ep, &run.gc, Told::All).await?;
         run.found.doubly = held.twice.len() as u64;
-        run.lost = pool.lost(&run.gc, &[&held]);
+        run.lost = pool.collection().lost(&run.gc, &[&held]);
         Ok(())
     }
 
@@ -231,11 +231,11 @@ impl Collector for Collecting<'_> {
 
     async fn take_lost(&self, run: &mut Collection) -> Result<()> {
         let pool = &self.0.node.pool;
-        let logged = pool.collect(&self.0.ep, &run.gc, Told::GcLog).await?;
+        let logged = pool.collection().collect(&self.0.ep, &run.gc, Told::GcLog).await?;
         for (at, bytes) in std::mem::take(&mut run.lost.space) {
             if !logged.has(Span::Bytes(at.bits(), bytes)) {
                 run.found.space_bytes += bytes;
-                pool.retire_space(&run.gc, at, bytes);
+                pool.collection().retire_space(&run.gc, at, bytes);
             }
         }
         for (memory, owner) in std::mem::take(&mut run.own) {
@@ -252,6 +252,6 @@ impl Collector for Collecting<'_> {
     }
 
     async fn note_done(&self, gc: &Gc) -> Result<()> {
-        self.0.node.pool.note_counted(&self.0.ep, gc, self.0.node.root.word).await
+        self.0.node.pool.collection().note_counted(&self.0.ep, gc, self.0.node.root.word).await
     }
 }

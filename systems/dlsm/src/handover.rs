@@ -168,14 +168,14 @@ impl Ranges<'_> {
             if router.shards[range].get().is_none() {
                 continue;
             }
-            let others = pool.living().into_iter().map(|member| member.node);
+            let others = pool.membership().living().into_iter().map(|member| member.node);
             let others: Vec<NodeId> = others.filter(|node| *node != pool.cn()).collect();
             let of_slice = others.iter().find(|node| **node == self.0.node.of_slice(range));
             let Some(to) = of_slice.or_else(|| others.get(range % others.len().max(1))) else {
                 return Ok(());
             };
             // Each range has as much time as a lease lasts.
-            pool.renew(ep).await?;
+            pool.membership().renew(ep).await?;
             ep.renew_deadline();
             self.give_away(router, range, 0).await?;
             // One that does not own it at once does so when it is needed.

@@ -107,7 +107,7 @@ impl RangeIndex for Dlsm {
             // Answers other nodes as long as this one has the index open.
             let this: Weak<DlsmNode> = Arc::downgrade(&node);
             let _ = node.this.set(this.clone());
-            cx.pool.serve_index(root.index, this);
+            cx.pool.services().serve_index(root.index, this);
         }
         Ok(node)
     }

@@ -240,7 +240,7 @@ impl DlsmNode {
         let mut at = Err(Error::full("no memory node"));
         // One that is lost, or full, has no room: any other one does.
         for near in 0..pool.memory_nodes() {
-            at = pool.alloc_region(ep, key, bytes.len() as u64, self.home(near)).await;
+            at = pool.supply().alloc_region(ep, key, bytes.len() as u64, self.home(near)).await;
             if !at.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full) {
                 break;
             }

@@ -96,7 +96,7 @@ impl DlsmNode {
 
     /// Whether the membership knows this node, if it knows any.
     pub(crate) fn has_joined(&self) -> bool {
-        let living = self.pool.living();
+        let living = self.pool.membership().living();
         living.is_empty() || living.contains(&self.pool.member())
     }
 

@@ -61,16 +61,18 @@ impl FpTree {
         let (pool, objects) = (&self.node.pool, &self.node.objects);
         let lock = if self.node.o.locks == Locks::Leaf { 8 } else { 0 };
         let bytes = self.node.g.leaf_bytes(capacity) + lock;
-        let leaf = pool.alloc_bump(&self.ep, objects, bytes as u32).await?;
+        let leaf = pool.supply().alloc_bump(&self.ep, objects, bytes as u32).await?;
         let bytes = table::bytes(capacity) as u32;
         let striped = match self.node.o.tables {
-            Tables::Compute => pool.alloc_stripe(&self.ep, &self.node.tables, bytes).await?,
+            Tables::Compute => {
+                pool.supply().alloc_stripe(&self.ep, &self.node.tables, bytes).await?
+            }
             Tables::Memory => None,
         };
         // Compute nodes have no room left: this leaf has its table on a memory node.
         let table = match striped {
             Some(at) => at,
-            None => pool.alloc_bump(&self.ep, objects, bytes).await?,
+            None => pool.supply().alloc_bump(&self.ep, objects, bytes).await?,
         };
         Ok(Sibling { leaf, table, capacity })
     }

@@ -58,8 +58,8 @@ impl FpNode {
             readers: Combiner::new(GROUPS, READERS),
             writers: Combiner::new(GROUPS, u32::MAX),
             releases: FifoMutexes::new(GROUPS),
-            objects: cx.pool.bump(root.index, KIND),
-            tables: cx.pool.stripes(o.table_chunk_bytes.min(Self::longest_stretch(cx))),
+            objects: cx.pool.supply().bump(root.index, KIND),
+            tables: cx.pool.supply().stripes(o.table_chunk_bytes.min(Self::longest_stretch(cx))),
         })
     }
 

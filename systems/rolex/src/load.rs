@@ -139,14 +139,14 @@ impl Rolex {
         for node in self.node.memory_nodes() {
             self.ep.renew_deadline();
             let bytes = share(models.leaves(), stride, pool.memory_nodes());
-            regions.push(pool.alloc_region(&self.ep, (index, KIND), bytes, node).await?);
+            regions.push(pool.supply().alloc_region(&self.ep, (index, KIND), bytes, node).await?);
         }
         let stored = self.write_keys(models.keys()).await?;
         let header = Header { form, keys: (models.keys().len() as u64, stored, check), regions };
         let mut image = self.blank(Header::bytes(pool.memory_nodes())).await?;
         header.encode(&mut image);
         let bytes = image.len() as u32;
-        let at = pool.alloc_bump_on(&self.ep, (index, KIND), bytes, stored.node()).await?;
+        let at = pool.supply().alloc_bump_on(&self.ep, (index, KIND), bytes, stored.node()).await?;
         self.ep.write(at, image).await?;
         let d = Arc::new(Directory::new(at, header, models, stride));
         self.write_pairs(&d, pairs).await?;
@@ -157,7 +157,8 @@ impl Rolex {
         let (pool, bytes) = (&self.node.pool, (keys.len() * KEY_BYTES) as u64);
         let mut nodes = self.node.memory_nodes();
         let node = nodes.next().ok_or_else(|| Error::invalid("a pool without memory nodes"))?;
-        let at = pool.alloc_region(&self.ep, (self.node.root.index, KIND), bytes, node).await?;
+        let at =
+            pool.supply().alloc_region(&self.ep, (self.node.root.index, KIND), bytes, node).await?;
         for (n, piece) in keys.chunks(PIECE / KEY_BYTES).enumerate() {
             self.ep.renew_deadline();
             let mut image = self.blank(piece.len() * KEY_BYTES).await?;

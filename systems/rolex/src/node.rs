@@ -48,7 +48,7 @@ impl RolexNode {
             o: o.clone(),
             g,
             sharers: Sharers::new(o.delegation, o.combining, o.closed_batches),
-            synonyms: nodes.map(|_| cx.pool.bump(root.index, KIND)).collect(),
+            synonyms: nodes.map(|_| cx.pool.supply().bump(root.index, KIND)).collect(),
             directory: Mutex::default(),
             cache_bytes: cx.cache_bytes,
         })

@@ -251,7 +251,7 @@ impl Rolex {
     pub(crate) async fn new_synonym(&self, of: GlobalAddr) -> Result<GlobalAddr> {
         let (bytes, node) = (self.node.g.stride() as u32, of.node());
         let memory = &self.node.synonyms[node.index()];
-        let at = self.node.pool.alloc_bump_near(&self.ep, memory, bytes, node).await?;
+        let at = self.node.pool.supply().alloc_bump_near(&self.ep, memory, bytes, node).await?;
         self.synonyms.borrow_mut().insert(of, at);
         Ok(at)
     }

@@ -41,7 +41,7 @@ impl ShermanNode {
             base: Base::new(cx, root, limits)?,
             o: o.clone(),
             g,
-            pages: Pages::new(cx.cache_bytes, cx.pool.bump(root.index, KIND)),
+            pages: Pages::new(cx.cache_bytes, cx.pool.supply().bump(root.index, KIND)),
             locks: Locks::new(LockTables { words: o.locks, on_chip: o.on_chip, kind: LOCKS_KIND }),
         })
     }

@@ -149,7 +149,8 @@ impl Smart {
         if leaves.room == 0 {
             self.write_leaves(leaves).await?;
             let bytes = (step * LEAVES_TOGETHER) as u32;
-            leaves.at = self.node.pool.alloc_bump(&self.ep, &self.node.leaves, bytes).await?;
+            leaves.at =
+                self.node.pool.supply().alloc_bump(&self.ep, &self.node.leaves, bytes).await?;
             leaves.room = LEAVES_TOGETHER;
         }
         let from = leaves.image.len();

@@ -72,8 +72,8 @@ impl SmartNode {
             readers: Combiner::new(places(o.delegation && o.closed_batches), READERS),
             writers: Combiner::new(places(combines), u32::MAX),
             locks: Locks::new(LockTables { words: o.locks, on_chip: true, kind: LOCKS_KIND }),
-            leaves: cx.pool.bump(root.index, LEAVES_KIND),
-            nodes: cx.pool.bump(root.index, NODES_KIND),
+            leaves: cx.pool.supply().bump(root.index, LEAVES_KIND),
+            nodes: cx.pool.supply().bump(root.index, NODES_KIND),
         })
     }
 

@@ -83,8 +83,8 @@ fn fill_twice(processes: usize, bytes: usize) {
 fn a_pool_that_is_emptied_takes_as_much_again() {
     let _machine = alone();
     together(&[
-        ("short values", || fill_twice(1, 400)),
-        ("two processes", || fill_twice(2, 400)),
+        ("short values", || fill_twice(1, 1_000)),
+        ("two processes", || fill_twice(2, 1_000)),
         ("long values", || fill_twice(1, 8_000)),
     ]);
 }

@@ -211,7 +211,7 @@ pub(crate) async fn unlink(c: &Client, lo: &[u8], tombstone: &Route) -> Result<b
         }
     }
     Mark::Unlinked.hit();
-    c.node.pool.log_retired(tombstone.leaf);
+    c.node.pool.collection().log_retired(tombstone.leaf);
     LeafMemory(c).retire(tombstone);
     Ok(true)
 }

@@ -187,7 +187,7 @@ fn a_leaf_in_its_next_life(mutant: Option<Mutant>) -> (Vec<u8>, bool) {
     }
     while maintain(new).expect("works") == Work::Some {}
     let pool = new.client.node.pool.clone();
-    now(new, async |c| pool.reclaim(&c.client.ep).await).expect("works");
+    now(new, async |c| pool.reclaimer().reclaim(&c.client.ep).await).expect("works");
     for n in [100, 130, 140] {
         now(new, async |c| c.write(&key(n), Write::Insert(b"before")).await).expect("room");
     }

@@ -185,12 +185,12 @@ impl Uses<'_> {
     fn victim(self, capacity: usize, most: u64) -> Option<Route> {
         let (c, admission) = (self.0, self.0.node.admission.as_ref()?);
         let mut state = admission.state.lock().expect("no panic under this lock");
-        let released = c.node.pool.released();
+        let released = c.node.pool.reclaimer().released();
         if state.evictions.0 != released {
             state.evictions = (released, 0);
         }
         if state.evictions.1 >= MOST_EVICTIONS {
-            c.node.pool.press_reclaim();
+            c.node.pool.reclaimer().press_reclaim();
             return None;
         }
         for _ in 0..MOST_PASSED {

@@ -66,7 +66,7 @@ fn get(c: &mut DmTree, n: u64) -> Option<Vec<u8>> {
 fn maintain(c: &mut DmTree) {
     while now(c, async |c| c.maintain().await).expect("works") == Work::Some {}
     let (ep, pool) = (c.client.ep.clone(), c.client.node.pool.clone());
-    ep.block_on(pin!(pool.reclaim(&ep))).expect("works");
+    ep.block_on(pin!(pool.reclaimer().reclaim(&ep))).expect("works");
 }
 
 fn route(c: &mut DmTree, n: u64) -> Route {

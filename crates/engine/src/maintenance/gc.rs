@@ -60,8 +60,8 @@ impl Collection<'_> {
     pub(crate) async fn run(self, until: Option<Nanos>) -> Result<Found> {
         let (pool, index) = (&self.0.node.pool, self.0.node.root.index);
         let gc = match until {
-            Some(_) => pool.begin_gc(&self.0.ep, index).await?,
-            None => pool.next_gc(&self.0.ep, index).await?,
+            Some(_) => pool.collection().begin_gc(&self.0.ep, index).await?,
+            None => pool.collection().next_gc(&self.0.ep, index).await?,
         };
         self.collect(gc, until).await
     }
@@ -70,7 +70,7 @@ impl Collection<'_> {
     /// unreachable node makes it start over later.
     pub(crate) async fn chore(self) -> Result<Work> {
         let c = self.0;
-        if !c.node.pool.is_first() {
+        if !c.node.pool.membership().is_first() {
             return Ok(Work::None);
         }
         let scope = c.ep.begin(OpKind::Maintain);
@@ -78,7 +78,9 @@ impl Collection<'_> {
         let (pool, kept) = (&c.node.pool, c.node.maintenance.take_gc());
         let steps = async {
             // Perhaps an earlier collection has found what the dead node held.
-            if kept.is_none() && !pool.has_uncounted_deaths(&c.ep, c.node.root.word).await? {
+            if kept.is_none()
+                && !pool.collection().has_uncounted_deaths(&c.ep, c.node.root.word).await?
+            {
                 return Ok(None);
             }
             self.collect_some(kept).await
@@ -243,7 +245,7 @@ impl Collector for Collection<'_> {
     }
 
     async fn is_past(&self, gc: &Gc) -> Result<bool> {
-        let past = self.0.node.pool.is_past(&self.0.ep, gc).await?;
+        let past = self.0.node.pool.collection().is_past(&self.0.ep, gc).await?;
         Ok(past || self.0.node.has(Mutant::GcNoBarrier))
     }
 
@@ -277,7 +279,7 @@ impl Collector for Collection<'_> {
             true => Told::Lists,
             false => Told::All,
         };
-        let held = self.0.node.pool.collect(&self.0.ep, &gc_run.gc, what).await?;
+        let held = self.0.node.pool.collection().collect(&self.0.ep, &gc_run.gc, what).await?;
         gc_run.found.doubly = (held.twice.len() + gc_run.live.overlaps(&held)) as u64;
         for (lo, route) in std::mem::take(&mut gc_run.own.moved) {
             let bytes = self.0.node.g.leaf_bytes(route.capacity) as u64;
@@ -286,7 +288,7 @@ impl Collector for Collection<'_> {
             }
         }
         let sets = [&gc_run.live, &gc_run.own.linked, &held];
-        gc_run.lost = self.0.node.pool.lost(&gc_run.gc, &sets);
+        gc_run.lost = self.0.node.pool.collection().lost(&gc_run.gc, &sets);
         Ok(())
     }
 
@@ -317,19 +319,23 @@ impl Collector for Collection<'_> {
         let _pin = self.0.pin()?;
         let noted = match self.0.node.has(Mutant::GcNoLog) {
             true => Held::default(),
-            false => self.0.node.pool.collect(&self.0.ep, &gc_run.gc, Told::GcLog).await?,
+            false => {
+                self.0.node.pool.collection().collect(&self.0.ep, &gc_run.gc, Told::GcLog).await?
+            }
         };
         let pool = &self.0.node.pool;
         for (key, g) in std::mem::take(&mut gc_run.objects) {
             let bytes = u64::from(key.object_bytes);
-            if noted.has(Span::object(g.addr, bytes)) || pool.is_worn_out(key, g.generation) {
+            if noted.has(Span::object(g.addr, bytes))
+                || pool.collection().is_worn_out(key, g.generation)
+            {
                 continue;
             }
             self.blank_lost(key, g.addr).await?;
             Mark::GcObject.hit();
             gc_run.found.objects += 1;
             gc_run.found.bytes += bytes;
-            pool.retire_lost(key, g);
+            pool.collection().retire_lost(key, g);
         }
         for chore in std::mem::take(&mut gc_run.own.unlinks) {
             let Chore::Unlink { route, .. } = &chore else { continue };
@@ -345,7 +351,7 @@ impl Collector for Collection<'_> {
             }
             Mark::GcSpace.hit();
             gc_run.found.space_bytes += bytes;
-            pool.retire_space(&gc_run.gc, at, bytes);
+            pool.collection().retire_space(&gc_run.gc, at, bytes);
         }
         for t in std::mem::take(&mut gc_run.own.cells) {
             if noted.has(Span::table(t)) {
@@ -359,6 +365,6 @@ impl Collector for Collection<'_> {
     }
 
     async fn note_done(&self, gc: &Gc) -> Result<()> {
-        self.0.node.pool.note_counted(&self.0.ep, gc, self.0.node.root.word).await
+        self.0.node.pool.collection().note_counted(&self.0.ep, gc, self.0.node.root.word).await
     }
 }

@@ -67,7 +67,7 @@ pub(crate) async fn maintain(c: &Client) -> Result<Work> {
     if c.node.is_build_due() {
         return build_some(c).await;
     }
-    if c.node.is_admission_due() && !c.node.pool.reclaim_due() {
+    if c.node.is_admission_due() && !c.node.pool.reclaimer().reclaim_due() {
         return Uses(c).admit_one().await;
     }
     reclaim_when_due(&c.ep, &c.node.pool).await
@@ -136,7 +136,7 @@ async fn work(c: &Client, chore: Chore) -> Result<()> {
         Chore::Sweep(from) => {
             match Box::pin(Sweep(c).node(&from, true)).await? {
                 Some(next) => c.node.push_chore(Chore::Sweep(next)),
-                None if c.node.pool.is_first() => c.node.push_chore(Chore::Gc),
+                None if c.node.pool.membership().is_first() => c.node.push_chore(Chore::Gc),
                 None => {}
             }
             Ok(())

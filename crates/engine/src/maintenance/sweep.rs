@@ -70,7 +70,7 @@ impl Sweep<'_> {
         let c = self.0;
         if from.is_empty() {
             self.root().await?;
-            if !c.node.has_tables() && (!own || c.node.pool.is_first()) {
+            if !c.node.has_tables() && (!own || c.node.pool.membership().is_first()) {
                 WordRecovery(c).sweep().await?;
             }
         }
@@ -109,7 +109,7 @@ impl Sweep<'_> {
 
     async fn sweeps_leaf(self, route: &Route) -> bool {
         if !self.0.node.has_tables() {
-            return self.0.node.pool.is_first();
+            return self.0.node.pool.membership().is_first();
         }
         let owner = self.0.node.pool.resolve(&self.0.ep, route.table).await;
         owner.is_ok_and(|at| self.sweeps_for(at.node()))
@@ -139,7 +139,7 @@ impl Sweep<'_> {
     fn sweeps_for(self, owner: NodeId) -> bool {
         match owner.role() {
             Role::Compute => owner == self.0.ep.node(),
-            Role::Memory | Role::Journal => self.0.node.pool.is_first(),
+            Role::Memory | Role::Journal => self.0.node.pool.membership().is_first(),
         }
     }
 

@@ -69,7 +69,7 @@ pub(crate) async fn write_with_room(
 ) -> Result<Outcome> {
     let pool = &c.node.pool;
     // Any client may free memory after the write has found the pool full.
-    let mut released = pool.released();
+    let mut released = pool.reclaimer().released();
     let mut full = match Writes(c).rest(begun, key, w).await {
         Err(e) if is_without_room(&e) => e,
         done => return done,
@@ -78,9 +78,11 @@ pub(crate) async fn write_with_room(
         let found = match search {
             Search::Maintenance => Box::pin(make_free(c)).await,
             Search::Collection => Box::pin(collect_lost(c)).await,
-            Search::Purge => Box::pin(pool.purge_dropped(&c.ep)).await.map(|chunks| chunks > 0),
+            Search::Purge => {
+                Box::pin(pool.catalog().purge_dropped(&c.ep)).await.map(|chunks| chunks > 0)
+            }
         };
-        let before = std::mem::replace(&mut released, pool.released());
+        let before = std::mem::replace(&mut released, pool.reclaimer().released());
         // A node that does not report its epoch keeps freed memory from being used; that is no
         // error of this write.
         if released != before || found.unwrap_or(false) {
@@ -149,12 +151,12 @@ async fn collect_lost(c: &Client) -> Result<bool> {
     // time-out of an operation, whatever holds the collection up.
     let begun = c.ep.now();
     let until = begun.saturating_add(c.node.o.timeout_ms.saturating_mul(1_000_000));
-    let patient_until = begun.saturating_add(pool.longest_silence_ns()).min(until);
+    let patient_until = begun.saturating_add(pool.supply().longest_silence_ns()).min(until);
     loop {
-        let waits = c.ep.now() < patient_until && pool.is_any_silent(&c.ep).await;
+        let waits = c.ep.now() < patient_until && pool.supply().is_any_silent(&c.ep).await;
         let is_due = waits
-            || !pool.has_settled_membership()
-            || pool.has_uncounted_deaths(&c.ep, root).await?;
+            || !pool.membership().has_settled_membership()
+            || pool.collection().has_uncounted_deaths(&c.ep, root).await?;
         if !is_due {
             break;
         }
@@ -163,7 +165,7 @@ async fn collect_lost(c: &Client) -> Result<bool> {
         }
         was_due = true;
         let counting = Counting::begin(&c.node.counting);
-        if !waits && pool.has_settled_membership() && counting.is_some() {
+        if !waits && pool.membership().has_settled_membership() && counting.is_some() {
             match Collection(c).run(Some(until)).await {
                 Ok(_) => break,
                 // Another node has begun a collection, or a death has: that one comes first.
@@ -179,6 +181,6 @@ async fn collect_lost(c: &Client) -> Result<bool> {
     }
     // Memory that another node has found can be borrowed, also when it was found before this
     // node has asked.
-    let counted = pool.counted_deaths(&c.ep, root).await?;
+    let counted = pool.collection().counted_deaths(&c.ep, root).await?;
     Ok(c.node.counted.swap(counted, Ordering::Relaxed) != counted || was_due)
 }

@@ -184,8 +184,8 @@ fn membership_costs_nothing_on_the_way() {
                 .set_lease_parameters(lease_parameters);
             let node = test_cluster.cluster.compute_node(0).expect("exists");
             let ep = node.endpoint(0).expect("a member");
-            ep.core().block_on(ep.slot(), node.membership_step(&ep)).expect("joined");
-            assert!(node.phase(node.cn(), 1).is_some());
+            ep.core().block_on(ep.slot(), node.membership().membership_step(&ep)).expect("joined");
+            assert!(node.membership().phase(node.cn(), 1).is_some());
         }
         for n in 0..1_000 {
             c.get(&key(n)).expect("get");
@@ -273,7 +273,7 @@ fn admission_and_eviction() {
         let of = |side: &dmtree_fabric::SideCounts| [side.read, side.write, side.atomic];
         let got = (t.ops, of(&t.counts.mn), of(&t.counts.cn), t.counts.round_trips);
         assert_eq!(got, (2, mn, cn, trips), "{what}: {t:?}");
-        ep.core().block_on(ep.slot(), node.reclaim(&ep)).expect("reclaimed");
+        ep.core().block_on(ep.slot(), node.reclaimer().reclaim(&ep)).expect("reclaimed");
     }
     assert_eq!(mn_verbs(&mut c, plain), 0, "it has an image");
     assert_eq!(mn_verbs(&mut c, plain), 0, "in this node's memory");

@@ -43,13 +43,15 @@ fn run<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> T {
 fn first_leaves(test_cluster: &TestCluster) {
     let nodes = [0, 1].map(|i| test_cluster.cluster.compute_node(i).expect("exists"));
     let eps = [0, 1].map(|i: usize| nodes[i].endpoint(0).expect("a member"));
-    let keep = |i: usize| run(&eps[i], nodes[i].membership_step(&eps[i]));
+    let keep = |i: usize| run(&eps[i], nodes[i].membership().membership_step(&eps[i]));
     (0..2).for_each(keep);
-    while !run(&eps[0], nodes[0].hand_over(&eps[0])) {
+    while !run(&eps[0], nodes[0].partitions().hand_over(&eps[0])) {
         (0..4).for_each(|i| keep(i % 2));
     }
-    run(&eps[0], nodes[0].leave(&eps[0]));
-    while nodes[1].phase(nodes[0].cn(), nodes[0].member().incarnation) != Some(MemberPhase::Gone) {
+    run(&eps[0], nodes[0].membership().leave(&eps[0]));
+    while nodes[1].membership().phase(nodes[0].cn(), nodes[0].member().incarnation)
+        != Some(MemberPhase::Gone)
+    {
         keep(1);
     }
 }

@@ -98,7 +98,7 @@ fn an_added_memory_node_may_be_lost() {
     let mn1 = MemoryNode::join(&place(&mn0), 4 << 20).expect("the pool grows");
     drop(mn1);
     let is_lost = || {
-        let away = na.away();
+        let away = na.membership().away();
         (away == [(NodeId::memory(1), Presence::Lost)]).then_some(())
     };
     within("it is lost", is_lost);

@@ -29,11 +29,11 @@ fn hang(c: &Cluster) -> dmtree_pool::Heartbeat {
 
 fn is_over(by: &PoolNode, of: &PoolNode) -> bool {
     let dead = of.member();
-    by.phase(dead.node, dead.incarnation) == Some(MemberPhase::Gone)
+    by.membership().phase(dead.node, dead.incarnation) == Some(MemberPhase::Gone)
 }
 
 fn await_settled(node: &PoolNode) {
-    within("every death is complete", || node.has_settled_membership().then_some(()));
+    within("every death is complete", || node.membership().has_settled_membership().then_some(()));
 }
 
 /// Guards against the loss of a newcomer: the only process of a pool left, and the next one was
@@ -76,7 +76,7 @@ fn a_number_is_free_when_its_incarnation_is_dead_even_if_no_node_is_living() {
     let owner = within("a new owner", || on(&eb, nb.resolve(&eb, t)).ok().map(|at| at.node()));
     assert_eq!(owner, nb.cn());
     await_settled(&nb);
-    assert_eq!(nb.deaths(), 1);
+    assert_eq!(nb.membership().deaths(), 1);
     assert!(nb.is_revoked(na.cn(), 1) && !nb.is_revoked(na.cn(), 2));
 }
 
@@ -94,7 +94,9 @@ fn a_lost_memory_node_costs_what_it_held_and_nothing_else() {
     assert_eq!(there.node(), lost);
     assert!(mn0.take_news().iter().all(|line| !line.contains("mn1")));
     drop(mn1);
-    within("it is known as lost", || (na.away() == [(lost, Presence::Lost)]).then_some(()));
+    within("it is known as lost", || {
+        (na.membership().away() == [(lost, Presence::Lost)]).then_some(())
+    });
     // Operations that need it fail at once, and name it.
     let e = on(&ea, async { ea.read(there, 8).await }).expect_err("it is lost");
     assert!(e.to_string().contains("mn1 is lost"), "{e}");
@@ -110,10 +112,10 @@ fn a_lost_memory_node_costs_what_it_held_and_nothing_else() {
     // Newcomers are admitted, and know of it.
     let c = join(&mn0);
     let (nc, ec) = node(&c);
-    assert_eq!(nc.away(), [(lost, Presence::Lost)]);
+    assert_eq!(nc.membership().away(), [(lost, Presence::Lost)]);
     let usage = on(&ec, nc.usage_all(&ec)).expect("of the others");
     assert_eq!((usage.memory.len(), usage.away), (1, vec![(lost, Presence::Lost)]));
-    on(&ec, nc.reclaim(&ec)).expect("needs no memory node but the first");
+    on(&ec, nc.reclaimer().reclaim(&ec)).expect("needs no memory node but the first");
     // It is reported once.
     let news = mn0.take_news();
     assert_eq!(news.iter().filter(|line| line.contains("mn1")).count(), 1, "{news:?}");
@@ -153,7 +155,7 @@ fn many_incarnations_of_one_number() {
     let c = join(&mn0);
     let (n, ep) = node(&c);
     await_settled(&n);
-    assert_eq!(n.deaths(), 30);
+    assert_eq!(n.membership().deaths(), 30);
     assert!((1..=30).all(|incarnation| n.is_revoked(n.cn(), incarnation)));
     let at = GlobalAddr::new(mn0.node(), 64);
     on(&ep, async { ep.read(at, 8).await }).expect("it is served");

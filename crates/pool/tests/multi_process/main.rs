@@ -96,11 +96,12 @@ fn two_compute_nodes_share_memory_tables_and_names() {
     let ga = on(&ea, na.alloc(&ea, &na.arena(key), None)).expect("room");
     let gb = on(&eb, nb.alloc(&eb, &nb.arena(key), None)).expect("room");
     assert_ne!(ga.addr, gb.addr);
-    let entry = on(&ea, na.create_index(&ea, "users", "test", b"{}")).expect("a new name");
-    on(&ea, na.publish_index(&ea, &entry)).expect("published");
-    let found = on(&eb, nb.find_index(&eb, "users")).expect("reads").expect("is there");
+    let entry =
+        on(&ea, na.creations().create_index(&ea, "users", "test", b"{}")).expect("a new name");
+    on(&ea, na.catalog().publish_index(&ea, &entry)).expect("published");
+    let found = on(&eb, nb.catalog().find_index(&eb, "users")).expect("reads").expect("is there");
     assert_eq!((found.id, found.root_word), (entry.id, entry.root_word));
-    let taken = on(&eb, nb.create_index(&eb, "users", "test", b"{}"));
+    let taken = on(&eb, nb.creations().create_index(&eb, "users", "test", b"{}"));
     assert_eq!(taken.expect_err("taken").kind(), ErrorKind::Exists);
     // Cells come from both compute nodes (when the first has heard of the second), and either finds
     // them.
@@ -121,11 +122,11 @@ fn retired_memory_comes_back_when_the_other_node_holds_it_no_more() {
     let running = nb.register();
     running.enter();
     na.retire(&arena, g);
-    on(&ea, na.reclaim(&ea)).expect("both answer");
+    on(&ea, na.reclaimer().reclaim(&ea)).expect("both answer");
     // An operation of the other node that began before the retirement may still hold it.
-    assert_eq!(on(&ea, na.reclaim(&ea)).expect("both answer").objects, 0);
+    assert_eq!(on(&ea, na.reclaimer().reclaim(&ea)).expect("both answer").objects, 0);
     running.leave();
-    assert_eq!(on(&ea, na.reclaim(&ea)).expect("both answer").objects, 1);
+    assert_eq!(on(&ea, na.reclaimer().reclaim(&ea)).expect("both answer").objects, 1);
 }
 
 #[test]
@@ -227,10 +228,10 @@ fn the_name_of_a_dead_creator_is_free() {
     let dead = Cluster::join(&place).expect("joins");
     let others: Vec<_> = (0..3).map(|_| Cluster::join(&place).expect("joins")).collect();
     let (node_of_dead, ep) = node(&dead);
-    let left = on(&ep, node_of_dead.begin_index(&ep, LEFT)).expect("new");
+    let left = on(&ep, node_of_dead.creations().begin_index(&ep, LEFT)).expect("new");
     let (first, there) = node(&others[0]);
     fails(
-        on(&there, first.create_index(&there, "left", "test", b"{}")),
+        on(&there, first.creations().create_index(&there, "left", "test", b"{}")),
         "taken",
         ErrorKind::Exists,
     );
@@ -244,7 +245,7 @@ fn the_name_of_a_dead_creator_is_free() {
             .map(|c| {
                 s.spawn(move || {
                     let (node, ep) = node(c);
-                    match on(&ep, node.open_or_begin_index(&ep, LEFT)) {
+                    match on(&ep, node.creations().open_or_begin_index(&ep, LEFT)) {
                         Ok(Opening::Begun(begun)) => {
                             on(&ep, begun.publish()).expect("published");
                             1

@@ -98,7 +98,7 @@ impl Scenario {
         let (fabric, cn) = (self.fabric.clone(), node.cn());
         let lives = move || !fabric.is_down(cn) && fabric.incarnation(cn) == Some(node_incarnation);
         self.spawn(ep.slot(), lives, async move {
-            let _ = node.run_membership(&ep, pause_ns, || over.get()).await;
+            let _ = node.membership().run_membership(&ep, pause_ns, || over.get()).await;
         });
     }
 
@@ -167,9 +167,10 @@ async fn settled(scenario: &Scenario, watch: &Endpoint, cn: usize, dead: &[(u16,
     let began = watch.now();
     loop {
         let node = scenario.node(cn);
-        let gone =
-            |(n, i): &(u16, u32)| node.phase(NodeId::compute(*n), *i) == Some(MemberPhase::Gone);
-        if node.has_settled_membership() && dead.iter().all(gone) {
+        let gone = |(n, i): &(u16, u32)| {
+            node.membership().phase(NodeId::compute(*n), *i) == Some(MemberPhase::Gone)
+        };
+        if node.membership().has_settled_membership() && dead.iter().all(gone) {
             return;
         }
         let membership = scenario.cluster.in_process_membership();
@@ -227,7 +228,7 @@ fn calls_to_a_hanging_node_end_soon() {
         }
         watch.renew_deadline();
         let began = watch.now();
-        let e = a.reclaim(&watch).await.expect_err("it may still read");
+        let e = a.reclaimer().reclaim(&watch).await.expect_err("it may still read");
         assert!(e.kind() == ErrorKind::Unreachable && watch.now() < began + 100_000_000, "{e}");
     });
 }
@@ -245,12 +246,12 @@ fn a_claimant_renews_its_lease_while_an_owner_hangs() {
             watch.sleep(2_000_000).await;
             scenario.fabric.crash(NodeId::compute(1), How::Process).expect("known");
             let a = scenario.node(0);
-            while a.phase(NodeId::compute(1), 1) != Some(MemberPhase::Reassigning) {
+            while a.membership().phase(NodeId::compute(1), 1) != Some(MemberPhase::Reassigning) {
                 watch.sleep(50_000).await;
             }
             scenario.fabric.crash(NodeId::compute(2), How::Hung).expect("known");
             settled(&scenario, &watch, 0, &[(1, 1), (2, 1)]).await;
-            assert_eq!(a.phase(NodeId::compute(0), 1), Some(MemberPhase::Living));
+            assert_eq!(a.membership().phase(NodeId::compute(0), 1), Some(MemberPhase::Living));
         });
     }
 }
@@ -302,7 +303,7 @@ fn leases_end_first_where_they_are_held() {
     for ppm in [-50_000, 0, 50_000] {
         let scenario = Scenario::new(7, 2);
         let (a, b) = (scenario.node(0), scenario.node(1));
-        b.set_clock_drift(ppm);
+        b.membership().set_clock_drift(ppm);
         let heartbeat = b.heartbeat();
         scenario.membership_agent(0, PAUSE_NS);
         scenario.membership_agent(1, PAUSE_NS);
@@ -312,11 +313,12 @@ fn leases_end_first_where_they_are_held() {
                 heartbeat.beat();
                 watch.sleep(500_000).await;
                 assert!(
-                    b.check_lease(&own).is_ok() && b.phase(b.cn(), 1) == Some(MemberPhase::Living)
+                    b.check_lease(&own).is_ok()
+                        && b.membership().phase(b.cn(), 1) == Some(MemberPhase::Living)
                 );
             }
             // The worker makes no progress.
-            while a.phase(b.cn(), 1) == Some(MemberPhase::Living) {
+            while a.membership().phase(b.cn(), 1) == Some(MemberPhase::Living) {
                 watch.sleep(20_000).await;
             }
             super::common::fails(
@@ -345,7 +347,8 @@ fn late_news() {
             settled(&scenario, &watch, 0, &[(1, 1)]).await;
             watch.sleep(150_000_000).await;
             settled(&scenario, &watch, 0, &[]).await;
-            let living = scenario.node(0).phase(NodeId::compute(2), 1) == Some(MemberPhase::Living);
+            let living = scenario.node(0).membership().phase(NodeId::compute(2), 1)
+                == Some(MemberPhase::Living);
             assert_eq!(living, survives);
             let gone: Vec<_> = [1, 2].into_iter().filter(|n| *n == 1 || !survives).collect();
             let gone: Vec<_> = gone.into_iter().map(NodeId::compute).collect();
@@ -373,32 +376,32 @@ fn restart_join_and_leave() {
             let ep = scenario.endpoint(1);
             let keep = async |times: u32| {
                 for _ in 0..times {
-                    let _ = again.membership_step(&ep).await;
+                    let _ = again.membership().membership_step(&ep).await;
                     ep.sleep(PAUSE_NS).await;
                 }
             };
-            while !scenario.node(0).has_settled_membership()
-                || scenario.node(0).phase(cn1, 1) != Some(MemberPhase::Gone)
+            while !scenario.node(0).membership().has_settled_membership()
+                || scenario.node(0).membership().phase(cn1, 1) != Some(MemberPhase::Gone)
             {
                 keep(1).await;
             }
             check_owners(&scenario.node(0), &watch, &all, &[]).await;
-            while !again.take_share(&ep).await.expect("living") {
+            while !again.partitions().take_share(&ep).await.expect("living") {
                 keep(4).await;
             }
             keep(4).await;
             let owners = check_owners(&scenario.node(0), &watch, &all, &[]).await;
             assert!(owners[&cn1] >= 5, "{owners:?}");
             assert_eq!(check_owners(&again, &ep, &all, &[]).await, owners);
-            while !again.hand_over(&ep).await.expect("living") {
+            while !again.partitions().hand_over(&ep).await.expect("living") {
                 keep(4).await;
             }
-            again.leave(&ep).await.expect("living");
+            again.membership().leave(&ep).await.expect("living");
             settled(&scenario, &watch, 0, &[(1, 1), (1, 2)]).await;
             check_owners(&scenario.node(0), &watch, &all, &[cn1]).await;
             // At the latest when its lease is due for renewal.
             ep.sleep(LEASE_PARAMETERS.lease_ns).await;
-            assert!(again.membership_step(&ep).await.is_err(), "{seed}");
+            assert!(again.membership().membership_step(&ep).await.is_err(), "{seed}");
         });
     }
 }

@@ -26,13 +26,13 @@ fn a_running_operation_holds_what_it_may_reach() {
         early.enter();
         node.retire(&arena, g);
         for _ in 0..3 {
-            let got = run(&ep, node.reclaim(&ep)).expect("answers");
+            let got = run(&ep, node.reclaimer().reclaim(&ep)).expect("answers");
             assert_eq!((got.objects, got.waiting), (0, 1));
         }
         // Began after the retirement: holds nothing of it.
         late.enter();
         early.leave();
-        let got = run(&ep, node.reclaim(&ep)).expect("answers");
+        let got = run(&ep, node.reclaimer().reclaim(&ep)).expect("answers");
         assert_eq!((got.objects, got.waiting), (1, 0));
         let again = run(&ep, node.alloc(&ep, &arena, None)).expect("room");
         assert_eq!((again.addr, again.generation), (g.addr, g.generation + 1));
@@ -50,7 +50,7 @@ fn without_the_wait_it_would_be_reused_at_once() {
     assert!(reuse(&node, &ep, g, 1), "the test of the wait can tell the difference");
     let h = run(&ep, node.alloc(&ep, &arena, None)).expect("room");
     node.retire(&arena, h);
-    run(&ep, node.reclaim(&ep)).expect("answers");
+    run(&ep, node.reclaimer().reclaim(&ep)).expect("answers");
     assert!(!reuse(&node, &ep, h, 1000), "not even when the pool is full");
     client.leave();
     let again = run(&ep, node.alloc(&ep, &arena, None)).expect("a full pool reclaims by itself");
@@ -63,42 +63,42 @@ fn renewing_lets_go_and_dropping_too() {
     let retire = |id: u32| {
         let b = run(&ep, node.alloc_block(&ep, id, 500, None)).expect("room");
         node.retire_block(id, b);
-        run(&ep, node.reclaim(&ep)).expect("answers").waiting
+        run(&ep, node.reclaimer().reclaim(&ep)).expect("answers").waiting
     };
     let scan = node.register();
     scan.enter();
     assert_eq!(retire(1), 1);
     scan.renew();
-    assert_eq!(run(&ep, node.reclaim(&ep)).expect("answers").waiting, 0);
+    assert_eq!(run(&ep, node.reclaimer().reclaim(&ep)).expect("answers").waiting, 0);
     assert_eq!(retire(2), 1, "renewed is still running");
     drop(scan);
-    assert_eq!(run(&ep, node.reclaim(&ep)).expect("answers").waiting, 0);
+    assert_eq!(run(&ep, node.reclaimer().reclaim(&ep)).expect("answers").waiting, 0);
     {
         let client = node.register();
         let _guard = client.guard();
         assert_eq!(retire(3), 1);
     }
-    assert_eq!(run(&ep, node.reclaim(&ep)).expect("answers").waiting, 0);
+    assert_eq!(run(&ep, node.reclaimer().reclaim(&ep)).expect("answers").waiting, 0);
 }
 
 #[test]
 fn reclaiming_is_due_after_enough() {
     let (_cluster, node, ep) = pool(&small(1, 1));
-    assert!(!node.reclaim_due());
+    assert!(!node.reclaimer().reclaim_due());
     for _ in 0..64 {
-        assert!(!node.reclaim_due());
+        assert!(!node.reclaimer().reclaim_due());
         let t = run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, Role::Compute)).expect("room");
         node.retire_table(ANY_INDEX, t);
     }
-    assert!(node.reclaim_due());
+    assert!(node.reclaimer().reclaim_due());
     let before = node.usage();
     assert_eq!((before.retired, before.retired_bytes), (64, 64 * 64));
-    let got = run(&ep, node.reclaim(&ep)).expect("answers");
+    let got = run(&ep, node.reclaimer().reclaim(&ep)).expect("answers");
     assert_eq!((got.tables, got.bytes, got.waiting), (64, 64 * 64, 0));
-    assert!(!node.reclaim_due());
+    assert!(!node.reclaimer().reclaim_due());
     // Idle rounds ask no node.
     let scope = ep.begin(OpKind::Maintain);
-    run(&ep, node.reclaim(&ep)).expect("nothing to do");
+    run(&ep, node.reclaimer().reclaim(&ep)).expect("nothing to do");
     assert_eq!(scope.counts(), OpCounts::default());
     scope.end(OpOutcome::Other);
 }
@@ -106,15 +106,19 @@ fn reclaiming_is_due_after_enough() {
 #[test]
 fn room_comes_when_operations_end() {
     let (_cluster, node, ep) = pool(&small(1, 1));
-    assert!(!run(&ep, node.reclaim_for_room(&ep)).expect("nothing waits"));
+    assert!(!run(&ep, node.reclaimer().reclaim_for_room(&ep)).expect("nothing waits"));
     let client = node.register();
     client.enter();
     let b = run(&ep, node.alloc_block(&ep, 1, 500, None)).expect("room");
     node.retire_block(1, b);
     ep.set_deadline(ep.now() + 2_000_000);
-    fails(run(&ep, node.reclaim_for_room(&ep)), "the operation does not end", ErrorKind::TimedOut);
+    fails(
+        run(&ep, node.reclaimer().reclaim_for_room(&ep)),
+        "the operation does not end",
+        ErrorKind::TimedOut,
+    );
     client.leave();
-    assert!(run(&ep, node.reclaim_for_room(&ep)).expect("it has ended"));
+    assert!(run(&ep, node.reclaimer().reclaim_for_room(&ep)).expect("it has ended"));
 }
 
 /// A client that did not get the turn must not release it: all clients reclaim at once.
@@ -125,12 +129,12 @@ fn many_reclaimers_take_turns() {
         for _ in 0..2000 {
             let b = run(ep, node.alloc_block(ep, 1, 64, None)).expect("room");
             node.retire_block(1, b);
-            run(ep, node.reclaim(ep)).expect("answers");
+            run(ep, node.reclaimer().reclaim(ep)).expect("answers");
         }
     });
     for i in 0..2 {
         let (node, ep) = super::common::of(&cluster, i);
-        run(&ep, node.reclaim(&ep)).expect("answers");
+        run(&ep, node.reclaimer().reclaim(&ep)).expect("answers");
         let usage = node.usage();
         assert_eq!((usage.retired, usage.refused), (0, 0));
         assert_eq!(usage.free_block_bytes % (64 << 10), 0, "all merged again");
@@ -144,14 +148,14 @@ fn a_revoked_node_does_not_count_and_a_mute_member_does() {
     dead.enter();
     let b = run(&ep, node.alloc_block(&ep, 1, 500, None)).expect("room");
     node.retire_block(1, b);
-    assert_eq!(run(&ep, node.reclaim(&ep)).expect("answers").waiting, 1);
+    assert_eq!(run(&ep, node.reclaimer().reclaim(&ep)).expect("answers").waiting, 1);
     // Revoking the access at compute nodes alone does not keep the dead node from reading.
     let revoke = |host| cluster.fabric().revoke(host, NodeId::compute(2), 1).expect("revoked");
     (0..2).for_each(|cn| revoke(NodeId::compute(cn)));
     assert!(cluster.fabric().members().expect("known").contains(&NodeId::compute(2)));
-    assert_ne!(run(&ep, node.reclaim(&ep)).map_or(1, |r| r.waiting), 0);
+    assert_ne!(run(&ep, node.reclaimer().reclaim(&ep)).map_or(1, |r| r.waiting), 0);
     revoke(NodeId::memory(0));
-    assert_eq!(run(&ep, node.reclaim(&ep)).expect("answers").waiting, 0);
+    assert_eq!(run(&ep, node.reclaimer().reclaim(&ep)).expect("answers").waiting, 0);
 }
 
 /// Readers follow root words to objects while writers replace and retire them. In an operation, an
@@ -239,12 +243,12 @@ fn stress(o: &PoolOptions, rounds: u64) {
                                 Ok(()) => break,
                                 Err(e) => assert_eq!(e.kind(), ErrorKind::Full, "{e}"),
                             }
-                            run(&ep, node.reclaim_for_room(&ep)).expect("in time");
+                            run(&ep, node.reclaimer().reclaim_for_room(&ep)).expect("in time");
                             // The other node may have it all.
                             std::thread::yield_now();
                         }
-                        if node.reclaim_due() {
-                            run(&ep, node.reclaim(&ep)).expect("answers");
+                        if node.reclaimer().reclaim_due() {
+                            run(&ep, node.reclaimer().reclaim(&ep)).expect("answers");
                         }
                     }
                 })

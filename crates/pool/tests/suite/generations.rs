@@ -157,7 +157,7 @@ impl World {
                 }
             }
             Step::Reclaim => {
-                let got = run(ep, node.reclaim(ep)).expect("all nodes answer");
+                let got = run(ep, node.reclaimer().reclaim(ep)).expect("all nodes answer");
                 assert_eq!(got.waiting, 0, "nothing runs");
             }
         }
@@ -227,7 +227,7 @@ fn fresh_memory_is_zero_and_generations_begin_with_one() {
             ep.write(b.addr(), buf).await?;
             node.retire_block(1, b);
         }
-        node.reclaim(&ep).await
+        node.reclaimer().reclaim(&ep).await
     })
     .expect("reclaimed");
     let arena = node.arena(LARGE);

@@ -79,7 +79,7 @@ fn taken(ep: &Endpoint, request: &[u8]) -> GlobalAddr {
 }
 
 fn back(node: &PoolNode, ep: &Endpoint) -> u64 {
-    run(ep, node.reclaim_at(ep, MN)).expect("answers")
+    run(ep, node.collection().reclaim_at(ep, MN)).expect("answers")
 }
 
 /// What a job names stays; what it has not named when it ends goes back.

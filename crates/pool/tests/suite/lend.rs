@@ -33,7 +33,7 @@ fn a_full_node_gets_the_objects_that_another_has_free() {
     // Items on the limbo list of a node that does nothing more.
     retired.iter().for_each(|g| a.retire(&a.arena(LEAF), *g));
     let mut more = fill_objects(&b, &eb, LEAF);
-    while run(&eb, b.reclaim_for_room(&eb)).expect("no operation runs") {
+    while run(&eb, b.reclaimer().reclaim_for_room(&eb)).expect("no operation runs") {
         more.extend(fill_objects(&b, &eb, LEAF));
     }
     assert_eq!(more.len(), retired.len());
@@ -54,7 +54,7 @@ fn a_full_node_gets_the_space_that_another_has_free() {
     held.iter().skip(1).step_by(2).for_each(|p| a.retire_block(1, *p));
     got.iter().for_each(|p| b.retire_block(1, *p));
     let mut objects = fill_objects(&a, &ea, LARGE);
-    while run(&ea, a.reclaim_for_room(&ea)).expect("no operation runs") {
+    while run(&ea, a.reclaimer().reclaim_for_room(&ea)).expect("no operation runs") {
         objects.extend(fill_objects(&a, &ea, LARGE));
     }
     assert!(objects.len() >= 60, "chunks are whole again: {}", objects.len());

@@ -37,7 +37,8 @@ fn own_cells_are_within_the_own_room() {
     let lines = 5;
     let cluster = Cluster::embedded(&small(2, 3)).expect("valid");
     let (node, ep) = super::common::of(&cluster, 1);
-    let index = run(&ep, node.create_index(&ep, "one", "test", b"{}")).expect("room").id;
+    let index =
+        run(&ep, node.creations().create_index(&ep, "one", "test", b"{}")).expect("room").id;
     let own = || run(&ep, node.alloc_own_table(&ep, index, lines)).expect("works");
     assert_eq!(own(), None, "no room was given");
     node.give_images(index, 3 * u64::from(lines) * 64);
@@ -73,7 +74,8 @@ fn cells_of_dropped_indexes_come_back() {
     let (other, other_ep) = super::common::of(&cluster, 1);
     let mut far = 0;
     for round in 0..60 {
-        let entry = run(&ep, node.create_index(&ep, "one of many", "test", b"{}")).expect("room");
+        let entry = run(&ep, node.creations().create_index(&ep, "one of many", "test", b"{}"))
+            .expect("room");
         let mut seen = BTreeSet::new();
         for i in 0..1_500u32 {
             let (node, ep) = if i % 3 == 0 { (&other, &other_ep) } else { (&node, &ep) };
@@ -91,7 +93,7 @@ fn cells_of_dropped_indexes_come_back() {
                 node.retire_table(entry.id, t);
             }
         }
-        run(&ep, node.drop_index(&ep, "one of many")).expect("it is there");
+        run(&ep, node.catalog().drop_index(&ep, "one of many")).expect("it is there");
     }
     assert_eq!(far, 0, "cells on memory nodes");
 }
@@ -100,10 +102,12 @@ fn cells_of_dropped_indexes_come_back() {
 #[test]
 fn cells_of_an_index_that_stays_are_left_alone() {
     let (_cluster, node, ep) = pool(&small(1, 1));
-    let stays = run(&ep, node.create_index(&ep, "stays", "test", b"{}")).expect("room").id;
+    let stays =
+        run(&ep, node.creations().create_index(&ep, "stays", "test", b"{}")).expect("room").id;
     let mut mine = BTreeSet::new();
     for _ in 0..40 {
-        let goes = run(&ep, node.create_index(&ep, "goes", "test", b"{}")).expect("room").id;
+        let goes =
+            run(&ep, node.creations().create_index(&ep, "goes", "test", b"{}")).expect("room").id;
         for i in 0..700 {
             let index = if i % 7 == 0 { stays } else { goes };
             let t = node.alloc_table(&ep, index, 1, Role::Compute);
@@ -115,7 +119,7 @@ fn cells_of_an_index_that_stays_are_left_alone() {
                 mine.insert(at);
             }
         }
-        run(&ep, node.drop_index(&ep, "goes")).expect("it is there");
+        run(&ep, node.catalog().drop_index(&ep, "goes")).expect("it is there");
     }
     for at in mine {
         assert_eq!(run(&ep, ep.read(at, 8)).expect("there").word(0), 77, "{at}");
@@ -162,7 +166,7 @@ fn cells_are_distinct_and_reused_by_size() {
     for t in &live {
         node.retire_table(ANY_INDEX, *t);
     }
-    run(&ep, node.reclaim(&ep)).expect("answers");
+    run(&ep, node.reclaimer().reclaim(&ep)).expect("answers");
     let old: BTreeSet<_> = live.into_iter().collect();
     let again = (0..2000u32).map(|i| {
         let lines = 1 + (i % 4) as u8;

@@ -280,8 +280,10 @@ impl Harness {
         let began = ep.now();
         loop {
             let node = self.pool(cn);
-            let gone = |n: &u16| node.phase(NodeId::compute(*n), 1) == Some(MemberPhase::Gone);
-            if node.has_settled_membership() && dead.iter().all(gone) {
+            let gone = |n: &u16| {
+                node.membership().phase(NodeId::compute(*n), 1) == Some(MemberPhase::Gone)
+            };
+            if node.membership().has_settled_membership() && dead.iter().all(gone) {
                 return;
             }
             if ep.now() > began + 3_000_000_000 {

@@ -207,13 +207,15 @@ impl Play {
         for op in ops {
             let began = ep.now();
             while matches!(op, Op::Reclaim)
-                && pool.reclaim(&ep).await.map_err(|e| e.context("a reclaim"))?.waiting > 0
+                && pool.reclaimer().reclaim(&ep).await.map_err(|e| e.context("a reclaim"))?.waiting
+                    > 0
                 && ep.now() < began + RECLAIM_NS
             {
                 ep.sleep(PAUSE_NS / 8).await;
             }
             while matches!(op, Op::HandOver)
-                && !was_accepted(pool.hand_over(&ep).await).map_err(|e| e.context("a move"))?
+                && !was_accepted(pool.partitions().hand_over(&ep).await)
+                    .map_err(|e| e.context("a move"))?
             {
                 ep.sleep(PAUSE_NS).await;
                 ep.renew_deadline();

@@ -51,7 +51,7 @@ fn a_node_with_all_ranges_has_one_budget() {
     for cn in [0, 1, 0] {
         let node = cluster.cluster.compute_node(cn).expect("it");
         let ep = node.endpoint(0).expect("it");
-        ep.core().block_on(ep.slot(), node.membership_step(&ep)).expect("joined");
+        ep.core().block_on(ep.slot(), node.membership().membership_step(&ep)).expect("joined");
     }
     let [mut first, mut second] = [0, 1].map(|cn| cluster.client(cn).expect("attach"));
     let pair = |n: u64| (Keys::Ascending.key(n), vec![7; 400]);
@@ -63,7 +63,7 @@ fn a_node_with_all_ranges_has_one_budget() {
     }
     let leaving = cluster.cluster.compute_node(0).expect("it");
     let ep = leaving.endpoint(8 << 20).expect("it");
-    assert!(ep.core().block_on(ep.slot(), leaving.hand_over(&ep)).expect("given"));
+    assert!(ep.core().block_on(ep.slot(), leaving.partitions().hand_over(&ep)).expect("given"));
     let node: Arc<DlsmNode> = cluster.nodes[1].typed();
     let (mut most, value) = (0, [9; 400]);
     for n in 0..16_000u64 {

@@ -67,7 +67,7 @@ fn a_range_goes_to_another_node_and_back() {
     for cn in [0, 1, 0] {
         let node = cluster.cluster.compute_node(cn).expect("it");
         let ep = node.endpoint(0).expect("it");
-        ep.core().block_on(ep.slot(), node.membership_step(&ep)).expect("joined");
+        ep.core().block_on(ep.slot(), node.membership().membership_step(&ep)).expect("joined");
     }
     let [mut first, mut second] = [0, 1].map(|cn| cluster.client(cn).expect("attach"));
     let pair = |n: u64| (Keys::Ascending.key(n), n.to_be_bytes().to_vec());
@@ -79,7 +79,7 @@ fn a_range_goes_to_another_node_and_back() {
     assert_eq!((calls(&mut second, 0), calls(&mut second, 99)), (1, 0));
     let leaving = cluster.cluster.compute_node(0).expect("it");
     let ep = leaving.endpoint(8 << 20).expect("it");
-    assert!(ep.core().block_on(ep.slot(), leaving.hand_over(&ep)).expect("given"));
+    assert!(ep.core().block_on(ep.slot(), leaving.partitions().hand_over(&ep)).expect("given"));
     assert_eq!((calls(&mut first, 0), calls(&mut first, 99)), (1, 1));
     assert_eq!((calls(&mut second, 0), calls(&mut second, 99)), (0, 0));
     second.write(&pair(1).0, Write::Put(&pair(901).1)).expect("put");

@@ -32,7 +32,7 @@ impl Raw {
 
     /// The root node's address, from the catalog of the pool.
     fn root(&self) -> GlobalAddr {
-        let found = self.0.block_on(self.1.find_index(&self.0, "test"));
+        let found = self.0.block_on(self.1.catalog().find_index(&self.0, "test"));
         addr(&self.read(found.expect("the catalog").expect("the index").root_word, 8), 0)
     }
 }

@@ -33,14 +33,14 @@ pub(crate) type GcRun = Run<Vec<u8>, ()>;
 impl Smart {
     /// Runs a whole collection.
     pub(crate) async fn gc_op(&self) -> Result<Found> {
-        let gc = self.node.pool.next_gc(&self.ep, self.node.root.index).await?;
+        let gc = self.node.pool.collection().next_gc(&self.ep, self.node.root.index).await?;
         self.collect(gc, None).await
     }
 
     /// Runs a part of the collection that follows a node failure; one node does it for all. A
     /// collection that fails because of another node is started again.
     pub(crate) async fn gc_task(&self) -> Result<Work> {
-        if !self.node.pool.is_first() {
+        if !self.node.pool.membership().is_first() {
             return Ok(Work::None);
         }
         let scope = self.ep.begin(OpKind::Maintain);
@@ -148,9 +148,9 @@ impl Collector for Smart {
 
     async fn find_lost(&self, gc_run: &mut GcRun) -> Result<()> {
         let pool = &self.node.pool;
-        let held = pool.collect(&self.ep, &gc_run.gc, Told::All).await?;
+        let held = pool.collection().collect(&self.ep, &gc_run.gc, Told::All).await?;
         gc_run.found.doubly = (held.twice.len() + gc_run.live.overlaps(&held)) as u64;
-        gc_run.lost = pool.lost(&gc_run.gc, &[&gc_run.live, &held]);
+        gc_run.lost = pool.collection().lost(&gc_run.gc, &[&gc_run.live, &held]);
         Ok(())
     }
 
@@ -166,23 +166,25 @@ impl Collector for Smart {
     async fn take_lost(&self, gc_run: &mut GcRun) -> Result<()> {
         let _pin = self.op.pin()?;
         let pool = &self.node.pool;
-        let logged = pool.collect(&self.ep, &gc_run.gc, Told::GcLog).await?;
+        let logged = pool.collection().collect(&self.ep, &gc_run.gc, Told::GcLog).await?;
         for (key, g) in std::mem::take(&mut gc_run.objects) {
             let bytes = u64::from(key.object_bytes);
             let logged = logged.has(Span::object(g.addr, bytes));
-            if (logged && !self.node.has(Mutant::GcNoLog)) || pool.is_worn_out(key, g.generation) {
+            if (logged && !self.node.has(Mutant::GcNoLog))
+                || pool.collection().is_worn_out(key, g.generation)
+            {
                 continue;
             }
             gc_run.found.objects += 1;
             gc_run.found.bytes += bytes;
-            pool.retire_lost(key, g);
+            pool.collection().retire_lost(key, g);
         }
         for (at, bytes) in std::mem::take(&mut gc_run.lost.space) {
             if logged.has(Span::Bytes(at.bits(), bytes)) {
                 continue;
             }
             gc_run.found.space_bytes += bytes;
-            pool.retire_space(&gc_run.gc, at, bytes);
+            pool.collection().retire_space(&gc_run.gc, at, bytes);
         }
         Ok(())
     }

@@ -129,7 +129,9 @@ impl Smart {
     // ---- maintenance ----
 
     pub(crate) async fn maintain_op(&self) -> Result<Work> {
-        if self.node.maintenance.is_sweep_due(&self.node.pool) && self.node.pool.is_first() {
+        if self.node.maintenance.is_sweep_due(&self.node.pool)
+            && self.node.pool.membership().is_first()
+        {
             self.node.maintenance.push(Task::Gc);
         }
         if let Some((lock, _)) = self.node.abandoned_locks.nth(self.next_round(), |_| true) {

@@ -38,7 +38,7 @@ fn reads_behind_the_lease(script: Script, mutant: Option<Mutant>) -> Result<u32,
         let ep = c.endpoint().clone();
         let own = scenario.endpoint(SLOW, ep.slot());
         for _ in 0..4 {
-            let _ = scenario.pool(SLOW).membership_step(&own).await;
+            let _ = scenario.pool(SLOW).membership().membership_step(&own).await;
             ep.sleep(PAUSE_NS).await;
         }
         scenario.settled(&ep, 0, &[SLOW]).await;

@@ -364,16 +364,16 @@ fn a_restart_before_the_lease_ends() {
             for k in &script.load.0 {
                 let seen = scenario::get(&mut a, *k).await.expect("reads go on");
                 assert!(seen.is_some(), "{k}");
-                let _ = again.membership_step(&own).await;
+                let _ = again.membership().membership_step(&own).await;
             }
             for _ in 0..200 {
-                let _ = again.membership_step(&own).await;
+                let _ = again.membership().membership_step(&own).await;
                 ep.sleep(200_000).await;
             }
             scenario.settled(&ep, 0, &[1]).await;
             for k in &script.load.0 {
                 scenario::perform(&mut a, &Op::Update(*k, value(k + 1))).await.expect("repaired");
-                let _ = again.membership_step(&own).await;
+                let _ = again.membership().membership_step(&own).await;
             }
             a.sweep().await.expect("swept");
             scenario::perform(&mut a, &Op::Maintain).await.expect("maintained");

@@ -63,7 +63,8 @@ fn arm(scenario: &Scenario, cut: Cut) {
 async fn join(scenario: &Scenario, slot: u32, node: AnyNode) -> Result<(), Error> {
     let (pool, ep) = (scenario.pool(MOVER), scenario.endpoint(MOVER, slot));
     let mut c = node.client(ep.clone());
-    while pool.check_lease(&ep).is_err() || !was_accepted(pool.take_share(&ep).await)? {
+    while pool.check_lease(&ep).is_err() || !was_accepted(pool.partitions().take_share(&ep).await)?
+    {
         ep.sleep(PAUSE_NS).await;
         ep.renew_deadline();
     }
@@ -74,11 +75,11 @@ async fn join(scenario: &Scenario, slot: u32, node: AnyNode) -> Result<(), Error
 async fn leave(scenario: &Scenario, slot: u32) -> Result<(), Error> {
     let (pool, ep) = (scenario.pool(MOVER), scenario.endpoint(MOVER, slot));
     ep.set_timeout(5_000_000);
-    while !was_accepted(pool.hand_over(&ep).await)? {
+    while !was_accepted(pool.partitions().hand_over(&ep).await)? {
         ep.sleep(PAUSE_NS).await;
         ep.renew_deadline();
     }
-    pool.leave(&ep).await
+    pool.membership().leave(&ep).await
 }
 
 /// Writes and reads all the time; no other client writes.
@@ -117,7 +118,7 @@ async fn work(scenario: &Scenario, c: &mut AnyIndex, stop: &Cell<bool>) -> BTree
 /// No step of a death or a move is left, as the watcher knows it.
 async fn wait_until_handled(scenario: &Scenario, ep: &Endpoint, ready: impl Fn() -> bool) {
     let began = ep.now();
-    while !(ready() && scenario.pool(WATCHER).has_settled_membership())
+    while !(ready() && scenario.pool(WATCHER).membership().has_settled_membership())
         && scenario.trouble().is_none()
     {
         if ep.now() > began + HANDLED_NS {
@@ -164,7 +165,7 @@ fn once(what: Move, cut: Cut) -> Result<bool, String> {
             may.await;
             let ep = s.endpoint(MOVER, membership_agent);
             ep.set_timeout(5_000_000);
-            _ = s.pool(MOVER).run_membership(&ep, PAUSE_NS, || false).await;
+            _ = s.pool(MOVER).membership().run_membership(&ep, PAUSE_NS, || false).await;
         });
     }
     let sure = Rc::new(RefCell::new(BTreeMap::new()));
@@ -180,7 +181,7 @@ fn once(what: Move, cut: Cut) -> Result<bool, String> {
         let ep = scenario.client(WATCHER).endpoint().clone();
         let watcher = scenario.pool(WATCHER);
         let gone = |cn: u16, generation| {
-            watcher.phase(NodeId::compute(cn), generation) == Some(MemberPhase::Gone)
+            watcher.membership().phase(NodeId::compute(cn), generation) == Some(MemberPhase::Gone)
         };
         ep.sleep(1_500_000).await;
         let mover_generation = match what {
