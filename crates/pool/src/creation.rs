@@ -131,7 +131,7 @@ impl Creation {
         Ok(())
     }
 
-    /// The name stays the caller's until [`Catalog::publish_index`] or [`Catalog::drop_index`].
+    /// The name stays the caller's until `Catalog::publish_index` or `Catalog::drop_index`.
     fn keep(mut self) -> IndexEntry {
         // The ticket stays in use for the rest of this incarnation.
         if let Some(ticket) = self.ticket.take() {

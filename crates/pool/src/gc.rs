@@ -170,8 +170,8 @@ impl GarbageCollection<'_> {
         }
     }
 
-    /// As [`GarbageCollection::begin_gc`], once another collection has ended, or has not held its windows
-    /// for a while.
+    /// As [`GarbageCollection::begin_gc`], once another collection has ended, or has not held its
+    /// windows for a while.
     pub async fn next_gc(self, ep: &Endpoint, index: u32) -> Result<Gc> {
         let until = ep.now().saturating_add(AWAITED_NS);
         let mut pause = ep.backoff("another garbage collection", first_node(EPOCH_WORD));

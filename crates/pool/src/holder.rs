@@ -8,8 +8,8 @@
 //! is cancelled, or fails, drops it, which retires it.
 //!
 //! *Retired runs* wait at their node for every operation that may READ them. A memory node asks no
-//! other, so a compute node does ([`GarbageCollection::reclaim_at`]): it lets the node count what is
-//! retired, adds 1 to the global epoch, stamps what was counted with the sum, asks every member
+//! other, so a compute node does ([`GarbageCollection::reclaim_at`]): it lets the node count what
+//! is retired, adds 1 to the global epoch, stamps what was counted with the sum, asks every member
 //! what runs, and lets the node free what was stamped. The argument is that of `reclaim.rs`:
 //! unlinking comes before retiring, counting before the addition, and an operation that runs in the
 //! new epoch began after it. The stamp stays at the node, so that operations that begin later hold
@@ -173,7 +173,7 @@ impl Drop for TakenRun {
 
 impl GarbageCollection<'_> {
     /// Brings back what the services of a memory node have retired, unless a running operation may
-    /// hold it; how many chunks. Call it between operations, as [`Reclaimer::reclaim`].
+    /// hold it; how many chunks. Call it between operations, as `Reclaimer::reclaim`.
     ///
     /// # Errors
     /// Those of the fabric: while a member does not answer, nothing comes back.

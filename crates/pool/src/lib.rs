@@ -7,9 +7,9 @@
 //!
 //! Memory is reused safely although readers cannot be seen: an object's *generation* grows with
 //! every grant of its address, and what was unlinked waits on the limbo list until every operation
-//! that ran at that time has ended ([`PoolNode::retire`], [`Reclaimer::reclaim`]). Whatever runs out
-//! ends in an [`ErrorKind::Full`](dmtree_fabric::ErrorKind::Full) that names the nodes; everything
-//! stays usable.
+//! that ran at that time has ended ([`PoolNode::retire`], [`Reclaimer::reclaim`]). Whatever runs
+//! out ends in an [`ErrorKind::Full`](dmtree_fabric::ErrorKind::Full) that names the nodes;
+//! everything stays usable.
 //!
 //! `DESIGN.md` beside this crate has the byte maps and the invariants.
 #![forbid(unsafe_code)]

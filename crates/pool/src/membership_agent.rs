@@ -1,7 +1,7 @@
 //! The membership agent of a compute node: renews its lease, follows the epochs of the membership,
-//! and does what they ask of the node. The embedder calls [`PoolMembership::membership_step`] again and
-//! again, on a slot of its own, with pauses of a small part of a lease; the agents of a pool need
-//! no leader.
+//! and does what they ask of the node. The embedder calls [`PoolMembership::membership_step`] again
+//! and again, on a slot of its own, with pauses of a small part of a lease; the agents of a pool
+//! need no leader.
 //!
 //! One step, in order:
 //!
@@ -136,8 +136,8 @@ impl PoolMembership<'_> {
         self.coordinate(ep, &state).await
     }
 
-    /// [`PoolMembership::membership_step`] until `until` says so or the membership is lost for good;
-    /// pauses of `pause_ns`.
+    /// [`PoolMembership::membership_step`] until `until` says so or the membership is lost for
+    /// good; pauses of `pause_ns`.
     ///
     /// # Errors
     /// `Revoked`; `Incompatible` when another pool is where this one was.
@@ -150,8 +150,8 @@ impl PoolMembership<'_> {
         self.run_membership_paced(ep, || pause_ns, until).await
     }
 
-    /// As [`PoolMembership::run_membership`], with pauses that may be shorter while others wait for this
-    /// node.
+    /// As [`PoolMembership::run_membership`], with pauses that may be shorter while others wait for
+    /// this node.
     pub(crate) async fn run_membership_paced(
         self,
         ep: &Endpoint,
@@ -436,7 +436,7 @@ impl PoolMembership<'_> {
     }
 
     /// Leaves the pool: no operation of this node works any more. Its tables have moved before
-    /// ([`Partitions::hand_over`]).
+    /// (`Partitions::hand_over`).
     ///
     /// # Errors
     /// `Revoked` when it was dead already.

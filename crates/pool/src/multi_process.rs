@@ -12,9 +12,9 @@
 //! tables or another compute node answers, two leases at most. A process that is several compute
 //! nodes then waits until each has seen all others.
 //!
-//! **Leaving** ([`Partitions::depart`]): hand the tables over (planned moves, repeated, 5 s at most,
-//! if there is a peer), hand in free memory, and leave the membership. The thread does this when
-//! the last handle is dropped.
+//! **Leaving** ([`Partitions::depart`]): hand the tables over (planned moves, repeated, 5 s at
+//! most, if there is a peer), hand in free memory, and leave the membership. The thread does this
+//! when the last handle is dropped.
 //!
 //! **Losing the membership**: the agent closes the fabric, so that the address is free, and reports
 //! the loss (`membership_status.rs`). The process may join again as a new incarnation, which shares

@@ -5,8 +5,8 @@
 //! first byte, and makes the service at the first. A process that knows no index of this number
 //! refuses it. What a service takes of the node's memory: `holder.rs`.
 //!
-//! A compute node answers calls for the indexes that are open on it ([`IndexServices::serve_index`]):
-//! those of an index that has an owner for each key.
+//! A compute node answers calls for the indexes that are open on it
+//! ([`IndexServices::serve_index`]): those of an index that has an owner for each key.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -45,8 +45,8 @@ pub(crate) struct ShareSearch {
 }
 
 impl Partitions<'_> {
-    /// As [`PoolMembership::run_membership_paced`], and searches for tables to own. Until all are owned
-    /// for the first time its steps come faster: a joining process waits for that.
+    /// As `PoolMembership::run_membership_paced`, and searches for tables to own. Until all are
+    /// owned for the first time its steps come faster: a joining process waits for that.
     ///
     /// # Errors
     /// `Revoked`.
