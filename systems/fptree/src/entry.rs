@@ -22,10 +22,13 @@ pub(crate) enum Found {
     Stale,
 }
 
-impl FpTree {
+/// Entries of a leaf.
+pub(crate) struct Entries<'c>(pub(crate) &'c FpTree);
+
+impl Entries<'_> {
     /// Address of a slot's entry.
     pub(crate) fn entry_addr(&self, leaf: GlobalAddr, slot: usize) -> GlobalAddr {
-        leaf.plus(self.node.g.entry_at(slot) as u64)
+        leaf.plus(self.0.node.g.entry_at(slot) as u64)
     }
 
     /// READs the entries of some slots, one after the other, until one has the key. Its value
@@ -37,12 +40,12 @@ impl FpTree {
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Found> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         for slot in slots {
             let at = self.entry_addr(r.leaf, slot);
-            self.ep.step(Step::Entry);
-            let bytes = self.ep.read(at, g.entry() as u32).await?;
-            self.ep.stage_cost(Stage::EntryCheck, 1);
+            self.0.ep.step(Step::Entry);
+            let bytes = self.0.ep.read(at, g.entry() as u32).await?;
+            self.0.ep.stage_cost(Stage::EntryCheck, 1);
             let seen = bytes.extract(|b| {
                 let e = leaf::entry(g, b);
                 if e.version != u64::from(r.version) {
@@ -64,8 +67,8 @@ impl FpTree {
     }
 
     pub(crate) async fn entry_image(&self, r: &Route, key: &[u8], value: &[u8]) -> Result<Buf> {
-        let g = &self.node.g;
-        let mut image = self.ep.buf(g.entry() as u32).await?;
+        let g = &self.0.node.g;
+        let mut image = self.0.ep.buf(g.entry() as u32).await?;
         leaf::put_entry(g, &mut image, r.version, key, value);
         Ok(image)
     }
@@ -77,7 +80,7 @@ impl FpTree {
         slot: usize,
         image: Buf,
     ) -> Result<()> {
-        self.ep.step(Step::Entry);
-        self.ep.write(self.entry_addr(leaf, slot), image).await.map(|_| ())
+        self.0.ep.step(Step::Entry);
+        self.0.ep.write(self.entry_addr(leaf, slot), image).await.map(|_| ())
     }
 }

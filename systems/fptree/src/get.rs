@@ -20,9 +20,15 @@ use dmtree_parts::combine::{Intent, Turn};
 use dmtree_parts::hash::KeyHash;
 
 use crate::client::FpTree;
+use crate::entry::Entries;
 use crate::entry::Found;
+use crate::lock::LeafLocks;
+use crate::route::Routes;
 
-impl FpTree {
+/// Reads of a key.
+pub(crate) struct Reads<'c>(pub(crate) &'c FpTree);
+
+impl Reads<'_> {
     /// A read that may share its READ, or that of another reader.
     pub(crate) async fn get_shared(
         &self,
@@ -31,43 +37,43 @@ impl FpTree {
     ) -> Result<(bool, OpOutcome)> {
         let hash = KeyHash::of(key);
         let mut leader = None;
-        if self.node.o.delegation {
-            let readers = &self.node.readers;
-            match readers.turn(&self.ep, (key, hash), &Intent::Read, out, || ()).await? {
+        if self.0.node.o.delegation {
+            let readers = &self.0.node.readers;
+            match readers.turn(&self.0.ep, (key, hash), &Intent::Read, out, || ()).await? {
                 Turn::Shared(shared) => return Ok((shared?.found(), OpOutcome::Shared)),
                 Turn::Own(own) => leader = own,
             }
         }
         if let Some(leader) = &mut leader {
-            self.ep.point().await;
+            self.0.ep.point().await;
             leader.close(out);
         }
         let found = self.get_alone(key, hash, out).await;
         if let Some(leader) = leader {
-            leader.finish_read(&self.ep, found.clone(), out).await;
+            leader.finish_read(&self.0.ep, found.clone(), out).await;
         }
-        found.map(|found| self.read_by_itself(found))
+        found.map(|found| self.0.read_by_itself(found))
     }
 
     async fn get_alone(&self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> Result<bool> {
         let fp = hash.fingerprint();
-        let mut stale = self.staleness();
-        let (mut route, mirrored) = match self.cached_route(key, fp) {
+        let mut stale = Routes(self.0).staleness();
+        let (mut route, mirrored) = match Routes(self.0).cached_route(key, fp) {
             Some(found) => found,
-            None => (self.missed_route(key).await?, None),
+            None => (Routes(self.0).missed_route(key).await?, None),
         };
         if let Some(slots) = mirrored {
-            match self.find_entry(&route, slots, key, out).await? {
+            match Entries(self.0).find_entry(&route, slots, key, out).await? {
                 Found::Hit(_) => return Ok(true),
                 Found::None => {}
-                Found::Stale => route = self.fresh_route(key, &route, &mut stale).await?,
+                Found::Stale => route = Routes(self.0).fresh_route(key, &route, &mut stale).await?,
             }
         }
         loop {
-            let table = self.read_table(&route).await?;
+            let table = LeafLocks(self.0).read_table(&route).await?;
             if table.version == u64::from(route.version) {
-                self.fill_mirror(key, &route, &table);
-                match self.find_entry(&route, table.slots(fp), key, out).await? {
+                Routes(self.0).fill_mirror(key, &route, &table);
+                match Entries(self.0).find_entry(&route, table.slots(fp), key, out).await? {
                     Found::Hit(_) => return Ok(true),
                     Found::None => {
                         out.clear();
@@ -76,7 +82,7 @@ impl FpTree {
                     Found::Stale => {}
                 }
             }
-            route = self.fresh_route(key, &route, &mut stale).await?;
+            route = Routes(self.0).fresh_route(key, &route, &mut stale).await?;
         }
     }
 }

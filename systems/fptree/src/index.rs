@@ -15,9 +15,16 @@ use crate::client::FpTree;
 use crate::format::Geometry;
 use crate::format::inner::Child;
 use crate::format::leaf::{Header, Sibling};
+use crate::get::Reads;
+use crate::load::Loads;
 use crate::node::FpNode;
 use crate::options::Options;
 use crate::parent::Node;
+use crate::parent::Parents;
+use crate::scan::Scans;
+use crate::split::Splits;
+use crate::walk::Walks;
+use crate::write::Writes;
 
 impl Published for FpTree {
     const HAS: OpSet = PLAIN;
@@ -48,35 +55,35 @@ impl Published for FpTree {
         let (min, max) = (lowest(g.key), highest(g.key));
         let right = Sibling::default();
         let h = Header { max: &max, min: &min, capacity, version: 0, right };
-        let (image, table) = self.built_leaf(&h, &Pairs::default(), 0..0).await?;
+        let (image, table) = Splits(self).built_leaf(&h, &Pairs::default(), 0..0).await?;
         self.ep.write(leaf.table, table).await?;
         self.ep.write(leaf.leaf, image).await?;
         let child = Child { addr: leaf.leaf, table: leaf.table, capacity, version: 0 };
         let (right, records) = (GlobalAddr::NULL, vec![(min.clone(), child)]);
         let node = Node { right, is_root: true, next_is_leaf: true, records };
         let addr = self.new_inner().await?;
-        let image = self.node_image(&node, &max).await?;
+        let image = Parents(self).node_image(&node, &max).await?;
         self.ep.write(addr, image).await?;
         self.set_first_root(addr).await
     }
 
     async fn read_key(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
-        self.get_shared(key, out).await
+        Reads(self).get_shared(key, out).await
     }
 
     async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
-        self.write_shared(key, w).await
+        Writes(self).write_shared(key, w).await
     }
 
     async fn scan_page(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        self.scan_leaves(r, page).await
+        Scans(self).scan_leaves(r, page).await
     }
 
     async fn load_empty(&self, all: &mut Pairs, fill: Fill) -> Result<Option<u64>> {
-        self.fill_empty(all, fill).await
+        Loads(self).fill_empty(all, fill).await
     }
 
     async fn walk_all(&self, shape: &mut Shape) -> Result<()> {
-        self.walk_tree(shape).await
+        Walks(self).walk_tree(shape).await
     }
 }

@@ -26,8 +26,12 @@ use dmtree_parts::pairs::Pairs;
 use crate::client::FpTree;
 use crate::format::inner::Child;
 use crate::format::leaf::{self, Header, Sibling};
+use crate::lock::LeafLocks;
 use crate::lock::Locked;
+use crate::parent::Parents;
 use crate::parent::{LockedInner, Node};
+use crate::route::Routes;
+use crate::split::Splits;
 
 /// The children of one level of the new tree, each with its lower fence key.
 type Named = (Vec<u8>, Child);
@@ -46,25 +50,30 @@ struct Built {
     root: GlobalAddr,
 }
 
-impl FpTree {
+/// The bulk load.
+pub(crate) struct Loads<'c>(pub(crate) &'c FpTree);
+
+impl Loads<'_> {
     /// Locks the only leaf and the only inner node of an index without keys; `None` for any other
     /// index.
     async fn lock_empty(&self) -> Result<Option<(Locked, LockedInner)>> {
-        let (lowest, highest) = (lowest(self.node.g.key), highest(self.node.g.key));
-        let l = self.lock_leaf(&lowest).await?;
-        let image = self.under(&l.route, self.read_locked_leaf(&l.route).await).await?;
-        let whole =
-            leaf::header(&self.node.g, &image).is_some_and(|h| h.min == lowest && h.max == highest);
+        let (lowest, highest) = (lowest(self.0.node.g.key), highest(self.0.node.g.key));
+        let l = LeafLocks(self.0).lock_leaf(&lowest).await?;
+        let image = LeafLocks(self.0)
+            .under(&l.route, Splits(self.0).read_locked_leaf(&l.route).await)
+            .await?;
+        let whole = leaf::header(&self.0.node.g, &image)
+            .is_some_and(|h| h.min == lowest && h.max == highest);
         if !whole || l.table.used() > 0 {
-            self.unlock(&l).await?;
+            LeafLocks(self.0).unlock(&l).await?;
             return Ok(None);
         }
-        let n = self.lock_inner(l.route.bottom, &lowest).await;
-        let n = self.under(&l.route, n).await?;
-        let only = self.read_root().await? == n.addr && self.records(&n) == 1;
+        let n = Parents(self.0).lock_inner(l.route.bottom, &lowest).await;
+        let n = LeafLocks(self.0).under(&l.route, n).await?;
+        let only = Routes(self.0).read_root().await? == n.addr && Parents(self.0).records(&n) == 1;
         if !only {
-            self.unlock_inner(n.addr).await?;
-            self.unlock(&l).await?;
+            Parents(self.0).unlock_inner(n.addr).await?;
+            LeafLocks(self.0).unlock(&l).await?;
             return Ok(None);
         }
         Ok(Some((l, n)))
@@ -80,26 +89,26 @@ impl FpTree {
         let Built { leaves, first, bottom, root } = match built.await {
             Ok(built) => built,
             Err(e) if e.effect() == dmtree_fabric::Effect::None => {
-                self.unlock_inner(n.addr).await?;
-                return self.fail_at(&l.route, e).await;
+                Parents(self.0).unlock_inner(n.addr).await?;
+                return LeafLocks(self.0).fail_at(&l.route, e).await;
             }
             Err(e) => return Err(e),
         };
         let (image, table) = first;
-        self.ep.renew_deadline();
-        self.ep.write(l.route.leaf, image).await?;
-        self.write_table_and_unlock(&l.route, table).await?;
-        self.ep.write(n.addr, bottom).await?;
+        self.0.ep.renew_deadline();
+        self.0.ep.write(l.route.leaf, image).await?;
+        LeafLocks(self.0).write_table_and_unlock(&l.route, table).await?;
+        self.0.ep.write(n.addr, bottom).await?;
         if root != n.addr {
-            self.set_root(root).await?;
+            Parents(self.0).set_root(root).await?;
         }
-        self.node.cache.clear();
+        self.0.node.cache.clear();
         Ok(Some(leaves))
     }
 
     /// Writes all leaves but the first, and returns the images of the first.
     async fn build_leaves(&self, l: &Locked, all: &mut Pairs, fill: Fill) -> Result<Leaves> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let capacity = l.route.capacity;
         let rule = SplitRule::new(capacity as u32, (capacity as u32).div_ceil(2));
         let mut sizes: Vec<usize> = fill.sizes(rule, all.len() as u64, 0).collect();
@@ -112,25 +121,25 @@ impl FpTree {
         let first = Sibling { leaf: l.route.leaf, table: l.route.table, capacity };
         let mut places = vec![first];
         for _ in 1..chunks.len() {
-            self.ep.renew_deadline();
-            places.push(self.new_leaf(capacity).await?);
+            self.0.ep.renew_deadline();
+            places.push(self.0.new_leaf(capacity).await?);
         }
         let (lowest, highest) = (lowest(g.key), highest(g.key));
         let mut first = None;
         let mut named: Vec<Named> = Vec::with_capacity(chunks.len());
         // From the end, so that memory of pairs is freed as leaves are built.
         for (i, (at, chunk)) in places.iter().zip(&chunks).enumerate().rev() {
-            self.ep.renew_deadline();
+            self.0.ep.renew_deadline();
             let min = if i == 0 { lowest.clone() } else { all.key(chunk.start).to_vec() };
             let max = named.last().map_or(&highest[..], |(low, _)| low);
             let version = if i == 0 { l.route.version + 1 } else { 0 };
             let right = places.get(i + 1).copied().unwrap_or_default();
             let h = Header { max, min: &min, capacity, version, right };
-            let (image, table) = self.built_leaf(&h, all, chunk.clone()).await?;
+            let (image, table) = Splits(self.0).built_leaf(&h, all, chunk.clone()).await?;
             if i == 0 {
                 first = Some((image, table));
             } else {
-                self.ep.batch((write_verb(at.leaf, image), write_verb(at.table, table))).await?;
+                self.0.ep.batch((write_verb(at.leaf, image), write_verb(at.table, table))).await?;
             }
             let child = Child { addr: at.leaf, table: at.table, capacity, version };
             named.push((min, child));
@@ -150,7 +159,7 @@ impl FpTree {
         fill: Fill,
     ) -> Result<Built> {
         debug_assert_eq!(leaves.named[0].1.addr, l.route.leaf);
-        let fanout = self.node.g.fanout as u32;
+        let fanout = self.0.node.g.fanout as u32;
         let rule = SplitRule::new(fanout, fanout / 2);
         let count = leaves.named.len() as u64;
         let mut children = leaves.named;
@@ -160,9 +169,9 @@ impl FpTree {
             let sizes = fill.sizes(rule, children.len() as u64, level);
             let mut places = Vec::new();
             for i in 0..sizes.nodes() {
-                self.ep.renew_deadline();
+                self.0.ep.renew_deadline();
                 let keep = level == 1 && i == 0;
-                places.push(if keep { first_node } else { self.new_inner().await? });
+                places.push(if keep { first_node } else { self.0.new_inner().await? });
             }
             let is_root = places.len() == 1;
             let mut rest = children.into_iter();
@@ -175,13 +184,13 @@ impl FpTree {
             let mut upper = Vec::with_capacity(nodes.len());
             let lows: Vec<Vec<u8>> = nodes.iter().map(|n| n.records[0].0.clone()).collect();
             for (i, node) in nodes.into_iter().enumerate() {
-                self.ep.renew_deadline();
-                let max = lows.get(i + 1).cloned().unwrap_or_else(|| highest(self.node.g.key));
-                let image = self.node_image(&node, &max).await?;
+                self.0.ep.renew_deadline();
+                let max = lows.get(i + 1).cloned().unwrap_or_else(|| highest(self.0.node.g.key));
+                let image = Parents(self.0).node_image(&node, &max).await?;
                 if level == 1 && i == 0 {
                     bottom = Some(image);
                 } else {
-                    self.ep.write(places[i], image).await?;
+                    self.0.ep.write(places[i], image).await?;
                 }
                 upper.push((lows[i].clone(), Child { addr: places[i], ..Child::default() }));
             }

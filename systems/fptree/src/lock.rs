@@ -19,8 +19,10 @@ use dmtree_fabric::verb::{cas, read, write as write_verb, write_word};
 use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, Result, Stage, Step};
 
 use crate::client::{FpTree, Route};
+use crate::entry::Entries;
 use crate::format::table::{self, Table};
 use crate::options::Locks;
+use crate::route::Routes;
 
 /// A leaf that this client has locked, with its exact table.
 pub(crate) struct Locked {
@@ -28,25 +30,28 @@ pub(crate) struct Locked {
     pub table: Table,
 }
 
-impl FpTree {
+/// Locks of leaves, with their tables.
+pub(crate) struct LeafLocks<'c>(pub(crate) &'c FpTree);
+
+impl LeafLocks<'_> {
     pub(crate) fn lock_addr(&self, r: &Route) -> GlobalAddr {
-        match self.node.o.locks {
+        match self.0.node.o.locks {
             Locks::Table => r.table.plus(table::lock_at(r.capacity) as u64),
-            Locks::Leaf => r.leaf.plus(self.node.g.leaf_bytes(r.capacity) as u64),
+            Locks::Leaf => r.leaf.plus(self.0.node.g.leaf_bytes(r.capacity) as u64),
         }
     }
 
     /// READs a table until it is whole; a lock holder may be writing it.
     pub(crate) async fn read_table(&self, r: &Route) -> Result<Table> {
-        let mut backoff = self.ep.backoff("table being written", r.table);
+        let mut backoff = self.0.ep.backoff("table being written", r.table);
         loop {
-            self.ep.step(Step::Table);
-            let bytes = self.ep.read(r.table, table::bytes(r.capacity) as u32).await?;
-            self.ep.stage_cost(Stage::FingerprintScan, 1);
+            self.0.ep.step(Step::Table);
+            let bytes = self.0.ep.read(r.table, table::bytes(r.capacity) as u32).await?;
+            self.0.ep.stage_cost(Stage::FingerprintScan, 1);
             if let Some(t) = bytes.extract(|b| Table::parse(r.capacity, b)) {
                 return Ok(t);
             }
-            self.retried.set(true);
+            self.0.retried.set(true);
             backoff.step().await?;
         }
     }
@@ -54,21 +59,21 @@ impl FpTree {
     /// Takes a leaf's lock and READs its table.
     async fn acquire(&self, r: &Route) -> Result<Table> {
         let (lock, len) = (self.lock_addr(r), table::bytes(r.capacity) as u32);
-        let together = self.node.o.round_trip_combining && self.node.o.locks == Locks::Table;
+        let together = self.0.node.o.round_trip_combining && self.0.node.o.locks == Locks::Table;
         // As published: without a pause between attempts.
-        let mut backoff = self.ep.backoff_within("lock of a leaf", lock, 0);
-        self.ep.step(Step::Lock);
+        let mut backoff = self.0.ep.backoff_within("lock of a leaf", lock, 0);
+        self.0.ep.step(Step::Lock);
         let first = loop {
             if together {
-                let (was, bytes) = self.ep.chain((cas(lock, 0, 1), read(r.table, len))).await?;
+                let (was, bytes) = self.0.ep.chain((cas(lock, 0, 1), read(r.table, len))).await?;
                 if was == 0 {
-                    self.ep.stage_cost(Stage::FingerprintScan, 1);
+                    self.0.ep.stage_cost(Stage::FingerprintScan, 1);
                     break bytes.extract(|b| Table::parse(r.capacity, b));
                 }
-            } else if self.ep.cas(lock, 0, 1).await? == 0 {
+            } else if self.0.ep.cas(lock, 0, 1).await? == 0 {
                 break None;
             }
-            self.retried.set(true);
+            self.0.retried.set(true);
             backoff.step().await?;
         };
         match first {
@@ -80,32 +85,32 @@ impl FpTree {
 
     /// Locks the leaf of a key; its record has the leaf's present version.
     pub(crate) async fn lock_leaf(&self, key: &[u8]) -> Result<Locked> {
-        let mut route = self.route(key).await?;
-        let mut stale = self.staleness();
+        let mut route = Routes(self.0).route(key).await?;
+        let mut stale = Routes(self.0).staleness();
         loop {
             let table = self.acquire(&route).await?;
             if table.version == u64::from(route.version) {
                 return Ok(Locked { route, table });
             }
             self.unlock_at(&route, false).await?;
-            route = self.fresh_route(key, &route, &mut stale).await?;
+            route = Routes(self.0).fresh_route(key, &route, &mut stale).await?;
         }
     }
 
     /// Frees the lock of a leaf that was not changed.
     pub(crate) async fn unlock(&self, l: &Locked) -> Result<()> {
-        self.unlock_at(&l.route, self.node.o.round_trip_combining).await
+        self.unlock_at(&l.route, self.0.node.o.round_trip_combining).await
     }
 
     /// `detached`: the WRITE is not awaited.
     async fn unlock_at(&self, r: &Route, detached: bool) -> Result<()> {
         let lock = self.lock_addr(r);
         if detached {
-            self.ep.detach(write_word(lock, 0), None);
+            self.0.ep.detach(write_word(lock, 0), None);
             return Ok(());
         }
-        self.ep.step(Step::Lock);
-        self.ep.write_word(lock, 0).await
+        self.0.ep.step(Step::Lock);
+        self.0.ep.write_word(lock, 0).await
     }
 
     /// Handles an error under the lock. If nothing was changed the lock is freed. Otherwise it
@@ -127,17 +132,17 @@ impl FpTree {
 
     /// A table's image, unlocked.
     pub(crate) async fn table_image(&self, t: &Table) -> Result<Buf> {
-        let mut image = self.ep.buf(table::bytes(t.fps().len()) as u32).await?;
+        let mut image = self.0.ep.buf(table::bytes(t.fps().len()) as u32).await?;
         t.encode(&mut image);
         Ok(image)
     }
 
     /// WRITEs the table of a locked leaf, and frees the lock, in the same verb or in the next one.
     pub(crate) async fn write_table_and_unlock(&self, r: &Route, image: Buf) -> Result<()> {
-        self.ep.step(Step::Table);
-        self.ep.write(r.table, image).await?;
-        if self.node.o.locks == Locks::Leaf {
-            self.unlock_at(r, self.node.o.round_trip_combining).await?;
+        self.0.ep.step(Step::Table);
+        self.0.ep.write(r.table, image).await?;
+        if self.0.node.o.locks == Locks::Leaf {
+            self.unlock_at(r, self.0.node.o.round_trip_combining).await?;
         }
         Ok(())
     }
@@ -151,25 +156,25 @@ impl FpTree {
         entry: Buf,
         table: Buf,
     ) -> Result<()> {
-        let one_node = r.table.node() == r.leaf.node() && self.node.o.locks == Locks::Table;
-        if self.node.o.round_trip_combining && one_node {
-            let entry = write_verb(self.entry_addr(r.leaf, slot), entry);
-            self.ep.step(Step::Entry);
-            return self.ep.chain((entry, write_verb(r.table, table))).await.map(|_| ());
+        let one_node = r.table.node() == r.leaf.node() && self.0.node.o.locks == Locks::Table;
+        if self.0.node.o.round_trip_combining && one_node {
+            let entry = write_verb(Entries(self.0).entry_addr(r.leaf, slot), entry);
+            self.0.ep.step(Step::Entry);
+            return self.0.ep.chain((entry, write_verb(r.table, table))).await.map(|_| ());
         }
-        self.write_entry(r.leaf, slot, entry).await?;
+        Entries(self.0).write_entry(r.leaf, slot, entry).await?;
         self.write_table_and_unlock(r, table).await
     }
 
     /// WRITEs an entry that the table already names, and unlocks.
     pub(crate) async fn write_updated(&self, r: &Route, slot: usize, entry: Buf) -> Result<()> {
-        let (lock, rtc) = (self.lock_addr(r), self.node.o.round_trip_combining);
+        let (lock, rtc) = (self.lock_addr(r), self.0.node.o.round_trip_combining);
         if rtc && lock.node() == r.leaf.node() {
-            let entry = write_verb(self.entry_addr(r.leaf, slot), entry);
-            self.ep.step(Step::Entry);
-            return self.ep.chain((entry, write_word(lock, 0))).await.map(|_| ());
+            let entry = write_verb(Entries(self.0).entry_addr(r.leaf, slot), entry);
+            self.0.ep.step(Step::Entry);
+            return self.0.ep.chain((entry, write_word(lock, 0))).await.map(|_| ());
         }
-        self.write_entry(r.leaf, slot, entry).await?;
+        Entries(self.0).write_entry(r.leaf, slot, entry).await?;
         self.unlock_at(r, rtc).await
     }
 }

@@ -21,6 +21,7 @@ use dmtree_parts::blink::{highest, lowest};
 
 use crate::client::{FpTree, Route};
 use crate::format::inner::{self, Child, Head, Inner};
+use crate::route::Routes;
 
 /// The change that the division of a leaf makes in its bottom node.
 pub(crate) struct Change {
@@ -56,13 +57,16 @@ struct Due {
     level: usize,
 }
 
-impl FpTree {
+/// Inner nodes, and what changes them.
+pub(crate) struct Parents<'c>(pub(crate) &'c FpTree);
+
+impl Parents<'_> {
     fn inner<'a>(&'a self, image: &'a [u8]) -> Inner<'a> {
-        Inner::of(&self.node.g, image)
+        Inner::of(&self.0.node.g, image)
     }
 
     fn inner_lock(&self, at: GlobalAddr) -> GlobalAddr {
-        at.plus(self.node.g.inner_lock_at() as u64)
+        at.plus(self.0.node.g.inner_lock_at() as u64)
     }
 
     /// Locks and READs the inner node that covers `key`; starts at `at` and follows right links.
@@ -74,7 +78,7 @@ impl FpTree {
             let on = if key < n.min() {
                 Err(Error::corrupt(format!("inner node {at} begins right of a key below it")))
             } else if n.ends_before(key) {
-                self.hop(&n, at)
+                Routes(self.0).hop(&n, at)
             } else {
                 return Ok(LockedInner { addr: at, image });
             };
@@ -84,31 +88,31 @@ impl FpTree {
     }
 
     async fn acquire_inner(&self, at: GlobalAddr) -> Result<Buf> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let (lock, len) = (self.inner_lock(at), g.inner_bytes() as u32);
-        let mut backoff = self.ep.backoff("lock of an inner node", lock);
+        let mut backoff = self.0.ep.backoff("lock of an inner node", lock);
         let mut sampled = None;
-        self.ep.step(Step::Structure);
+        self.0.ep.step(Step::Structure);
         loop {
-            if self.node.o.round_trip_combining {
-                let (was, bytes) = self.ep.chain((cas(lock, 0, 1), read(at, len))).await?;
+            if self.0.node.o.round_trip_combining {
+                let (was, bytes) = self.0.ep.chain((cas(lock, 0, 1), read(at, len))).await?;
                 if was == 0 {
                     sampled = Some(bytes);
                     break;
                 }
-            } else if self.ep.cas(lock, 0, 1).await? == 0 {
+            } else if self.0.ep.cas(lock, 0, 1).await? == 0 {
                 break;
             }
             backoff.step().await?;
         }
         // A torn image (the last holder's WRITE has not landed completely) is READ again.
-        let mut backoff = self.ep.backoff("inner node being written", at);
+        let mut backoff = self.0.ep.backoff("inner node being written", at);
         loop {
             let bytes = match sampled.take() {
                 Some(bytes) => bytes,
-                None => self.ep.read(at, len).await?,
+                None => self.0.ep.read(at, len).await?,
             };
-            self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
+            self.0.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
             if let Ok(((), image)) = bytes.check(|b| Inner::check(g, b).map(|_| ()).ok_or(())) {
                 return Ok(image.into_buf());
             }
@@ -118,8 +122,8 @@ impl FpTree {
 
     /// Frees the lock of an inner node that was not changed.
     pub(crate) async fn unlock_inner(&self, at: GlobalAddr) -> Result<()> {
-        self.ep.step(Step::Structure);
-        self.ep.write_word(self.inner_lock(at), 0).await
+        self.0.ep.step(Step::Structure);
+        self.0.ep.write_word(self.inner_lock(at), 0).await
     }
 
     /// The result of a step that changes nothing under the lock of an inner node; an error unlocks
@@ -134,25 +138,25 @@ impl FpTree {
     /// WRITEs a locked inner node, which unlocks it.
     async fn write_inner(&self, n: LockedInner) -> Result<()> {
         let LockedInner { addr, mut image } = n;
-        self.ep.stage_cost(Stage::NodeImage, self.node.g.fanout as u32);
-        inner::seal(&self.node.g, &mut image);
-        self.ep.step(Step::Structure);
-        self.ep.write(addr, image).await.map(|_| ())
+        self.0.ep.stage_cost(Stage::NodeImage, self.0.node.g.fanout as u32);
+        inner::seal(&self.0.node.g, &mut image);
+        self.0.ep.step(Step::Structure);
+        self.0.ep.write(addr, image).await.map(|_| ())
     }
 
     /// Steps 11 to 13: the leaf's record gets its new version, and the sibling a record of its own.
     pub(crate) async fn publish(&self, r: &Route, change: &Change) -> Result<()> {
-        let mut path = self.path.take();
+        let mut path = self.0.path.take();
         let mut at = r.bottom;
         let due = loop {
             let mut n = self.lock_inner(at, &change.separator).await?;
             let i = self.under_inner(n.addr, self.leaf_record(&n, r, change)).await?;
             if change.replaced {
-                let g = &self.node.g;
+                let g = &self.0.node.g;
                 inner::put_record(g, &mut n.image, i, &change.separator, &change.right);
                 return self.write_inner(n).await;
             }
-            if self.inner(&n.image).len() < self.node.g.fanout {
+            if self.inner(&n.image).len() < self.0.node.g.fanout {
                 self.apply(&mut n.image, i, change);
                 return self.write_inner(n).await;
             }
@@ -162,8 +166,8 @@ impl FpTree {
             }
             // A node from the cache does not show the nodes above it.
             self.unlock_inner(n.addr).await?;
-            self.descend(&change.separator).await?;
-            path = self.path.take();
+            Routes(self.0).descend(&change.separator).await?;
+            path = self.0.path.take();
             at = *path.last().ok_or_else(|| Error::corrupt("a descent without a path"))?;
         };
         self.insert_above(due, path).await
@@ -181,7 +185,7 @@ impl FpTree {
     }
 
     fn apply(&self, image: &mut [u8], i: usize, change: &Change) {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let key = Inner::of(g, image).key(i).to_vec();
         inner::put_record(g, image, i, &key, &change.left);
         inner::insert_record(g, image, i + 1, &change.separator, &change.right);
@@ -197,11 +201,11 @@ impl FpTree {
         (i, key): (usize, &[u8]),
         pend: impl FnOnce(&mut [u8], usize),
     ) -> Result<Due> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let half = g.fanout / 2;
         let mut n = n;
-        let addr = self.under_inner(n.addr, self.new_inner().await).await?;
-        let mut right = self.under_inner(n.addr, self.blank(g.inner_bytes()).await).await?;
+        let addr = self.under_inner(n.addr, self.0.new_inner().await).await?;
+        let mut right = self.under_inner(n.addr, self.0.blank(g.inner_bytes()).await).await?;
         let old = self.inner(&n.image);
         let (min, max) = (old.min().to_vec(), old.max().to_vec());
         let (separator, next) = (old.key(half).to_vec(), old.right());
@@ -228,9 +232,9 @@ impl FpTree {
 
     /// Adds pending records level by level upwards. `path` leads from the root to a bottom node.
     async fn insert_above(&self, due: Due, path: Vec<GlobalAddr>) -> Result<()> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let (mut due, mut path) = (due, path);
-        let mut backoff = self.ep.backoff("a new root", self.node.root.aux());
+        let mut backoff = self.0.ep.backoff("a new root", self.0.node.root.aux());
         loop {
             let Some(above) = path.len().checked_sub(due.level + 1) else {
                 if self.grow_root(&due).await? {
@@ -238,9 +242,9 @@ impl FpTree {
                 }
                 // Another client has grown the root, or is about to.
                 backoff.step().await?;
-                self.root.set(GlobalAddr::NULL);
-                self.descend(&due.separator).await?;
-                path = self.path.take();
+                self.0.root.set(GlobalAddr::NULL);
+                Routes(self.0).descend(&due.separator).await?;
+                path = self.0.path.take();
                 continue;
             };
             let mut n = self.lock_inner(path[above], &due.separator).await?;
@@ -268,46 +272,47 @@ impl FpTree {
         if grown.as_ref().is_err_and(|e| e.effect() != dmtree_fabric::Effect::None) {
             return grown;
         }
-        self.ep.write_word(self.node.root.aux(), 0).await?;
+        self.0.ep.write_word(self.0.node.root.aux(), 0).await?;
         grown
     }
 
     async fn lock_root(&self) -> Result<()> {
-        let lock = self.node.root.aux();
-        let mut backoff = self.ep.backoff("lock of the root pointer", lock);
-        self.ep.step(Step::Structure);
-        while self.ep.cas(lock, 0, 1).await? != 0 {
+        let lock = self.0.node.root.aux();
+        let mut backoff = self.0.ep.backoff("lock of the root pointer", lock);
+        self.0.ep.step(Step::Structure);
+        while self.0.ep.cas(lock, 0, 1).await? != 0 {
             backoff.step().await?;
         }
         Ok(())
     }
 
     async fn grow_locked(&self, due: &Due) -> Result<bool> {
-        let g = &self.node.g;
-        if self.read_root().await? != due.left {
+        let g = &self.0.node.g;
+        if Routes(self.0).read_root().await? != due.left {
             return Ok(false);
         }
-        let addr = self.new_inner().await?;
+        let addr = self.0.new_inner().await?;
         let child = |addr| Child { addr, ..Child::default() };
         let records =
             vec![(lowest(g.key), child(due.left)), (due.separator.clone(), child(due.child))];
         let node = Node { right: GlobalAddr::NULL, is_root: true, next_is_leaf: false, records };
         let image = self.node_image(&node, &highest(g.key)).await?;
-        self.ep.write(addr, image).await?;
-        self.ep
-            .write_word(self.node.root.word, addr.bits())
+        self.0.ep.write(addr, image).await?;
+        self.0
+            .ep
+            .write_word(self.0.node.root.word, addr.bits())
             .await
             .map_err(Error::effect_unknown)?;
-        self.root.set(addr);
+        self.0.root.set(addr);
         Ok(true)
     }
 
     /// Makes another node the root, while no other client can change it.
     pub(crate) async fn set_root(&self, root: GlobalAddr) -> Result<()> {
         self.lock_root().await?;
-        self.ep.write_word(self.node.root.word, root.bits()).await?;
-        self.root.set(root);
-        self.ep.write_word(self.node.root.aux(), 0).await
+        self.0.ep.write_word(self.0.node.root.word, root.bits()).await?;
+        self.0.root.set(root);
+        self.0.ep.write_word(self.0.node.root.aux(), 0).await
     }
 
     /// The number of records of a locked node.
@@ -317,8 +322,8 @@ impl FpTree {
 
     /// The image of a new node, unlocked.
     pub(crate) async fn node_image(&self, n: &Node, max: &[u8]) -> Result<Buf> {
-        let g = &self.node.g;
-        let mut image = self.ep.buf(g.inner_bytes() as u32).await?;
+        let g = &self.0.node.g;
+        let mut image = self.0.ep.buf(g.inner_bytes() as u32).await?;
         image.fill(0);
         let Node { right, is_root, next_is_leaf, .. } = *n;
         let min = &n.records[0].0;
@@ -326,7 +331,7 @@ impl FpTree {
         for (i, (key, child)) in n.records.iter().enumerate() {
             inner::put_record(g, &mut image, i, key, child);
         }
-        self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
+        self.0.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
         inner::seal(g, &mut image);
         Ok(image)
     }

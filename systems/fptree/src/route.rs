@@ -49,29 +49,32 @@ pub(crate) struct Staleness<'e> {
     times: u32,
 }
 
-impl FpTree {
-    pub(crate) fn staleness(&self) -> Staleness<'_> {
-        let backoff = self.ep.backoff("the new record of a leaf", self.node.root.word);
+/// The way to a leaf.
+pub(crate) struct Routes<'c>(pub(crate) &'c FpTree);
+
+impl<'c> Routes<'c> {
+    pub(crate) fn staleness(&self) -> Staleness<'c> {
+        let backoff = self.0.ep.backoff("the new record of a leaf", self.0.node.root.word);
         Staleness { backoff, times: 0 }
     }
 
     /// The route of a key from the cache alone, and the slots that a mirror of its table has for a
     /// fingerprint; `None` for the slots without a mirror. No verb, no lock, no allocation.
     pub(crate) fn cached_route(&self, key: &[u8], fp: u8) -> Option<(Route, Option<Slots>)> {
-        let mirrors = self.node.o.mirrors && fp != 0;
-        self.ep.stage_cost(Stage::CacheLookup, 1);
+        let mirrors = self.0.node.o.mirrors && fp != 0;
+        self.0.ep.stage_cost(Stage::CacheLookup, 1);
         let (route, mirrored) = {
             let r = reading();
-            let (node, i) = self.node.cache.find(BOTTOM, key, &r)?;
+            let (node, i) = self.0.node.cache.find(BOTTOM, key, &r)?;
             (route_of(node, i, true), node.record_with_slots(i, fp).1.filter(|_| mirrors))
         };
-        self.hits.count();
-        self.path.borrow_mut().clear();
+        self.0.hits.count();
+        self.0.path.borrow_mut().clear();
         if mirrored.is_some() {
-            self.ep.stage_cost(Stage::FingerprintScan, 1);
+            self.0.ep.stage_cost(Stage::FingerprintScan, 1);
             return Some((route, mirrored));
         }
-        let own = mirrors && route.table.node() == self.ep.node();
+        let own = mirrors && route.table.node() == self.0.ep.node();
         let slots = own.then(|| self.own_table(&route)).flatten().map(|t| t.slots(fp));
         Some((route, slots))
     }
@@ -80,10 +83,10 @@ impl FpTree {
     /// never old. `None` when a lock holder writes it, or when its version differs from the
     /// record's.
     fn own_table(&self, r: &Route) -> Option<Table> {
-        self.ep.stage_cost(Stage::FingerprintScan, 1);
+        self.0.ep.stage_cost(Stage::FingerprintScan, 1);
         let mut image = [0; table::bytes(crate::format::MAX_CAPACITY)];
         for at in (0..table::bytes(r.capacity)).step_by(8) {
-            let word = self.ep.peek(r.table.offset() + at as u64)?;
+            let word = self.0.ep.peek(r.table.offset() + at as u64)?;
             dmtree_parts::bytes::put_u64(&mut image, at, word);
         }
         let t = Table::parse(r.capacity, &image[..table::bytes(r.capacity)])?;
@@ -99,7 +102,7 @@ impl FpTree {
 
     /// The route of a key that the cache does not cover.
     pub(crate) async fn missed_route(&self, key: &[u8]) -> Result<Route> {
-        self.node.lookups.count_miss();
+        self.0.node.lookups.count_miss();
         let node = self.descend(key).await?;
         route_in(&node, key)
     }
@@ -112,12 +115,12 @@ impl FpTree {
         old: &Route,
         s: &mut Staleness<'_>,
     ) -> Result<Route> {
-        self.retried.set(true);
+        self.0.retried.set(true);
         s.times += 1;
         if s.times == 1 && old.cached {
-            let cached = self.node.cache.lookup(BOTTOM, key).map(|(node, _)| node);
+            let cached = self.0.node.cache.lookup(BOTTOM, key).map(|(node, _)| node);
             if let Some(node) = cached.filter(|n| n.addr == old.bottom) {
-                self.node.cache.invalidate(BOTTOM, &node);
+                self.0.node.cache.invalidate(BOTTOM, &node);
             }
             if let Some(node) = self.bottom_from(old.bottom, key).await? {
                 let fresh = route_in(&node, key)?;
@@ -136,7 +139,7 @@ impl FpTree {
         let mut at = at;
         loop {
             let image = self.read_inner(at).await?;
-            let n = Inner::of(&self.node.g, &image);
+            let n = Inner::of(&self.0.node.g, &image);
             if key < n.min() || !n.next_is_leaf() {
                 return Ok(None);
             }
@@ -150,14 +153,14 @@ impl FpTree {
 
     /// The bottom node that covers `key`, from the root; the descent is recorded in `path`.
     pub(crate) async fn descend(&self, key: &[u8]) -> Result<Arc<CachedNode>> {
-        let mut backoff = self.ep.backoff("a path to the key", self.node.root.word);
+        let mut backoff = self.0.ep.backoff("a path to the key", self.0.node.root.word);
         'restart: loop {
-            self.path.borrow_mut().clear();
+            self.0.path.borrow_mut().clear();
             let (mut at, mut image) = self.read_top().await?;
             loop {
-                let n = Inner::of(&self.node.g, &image);
+                let n = Inner::of(&self.0.node.g, &image);
                 if key < n.min() {
-                    self.root.set(GlobalAddr::NULL);
+                    self.0.root.set(GlobalAddr::NULL);
                     backoff.step().await?;
                     continue 'restart;
                 }
@@ -166,7 +169,7 @@ impl FpTree {
                     // its present state.
                     let node = self.cache_bottom(at, &n);
                     if !n.ends_before(key) {
-                        self.path.borrow_mut().push(at);
+                        self.0.path.borrow_mut().push(at);
                         return Ok(node);
                     }
                 }
@@ -174,7 +177,7 @@ impl FpTree {
                     at = self.hop(&n, at)?;
                 } else {
                     let i = n.floor(key).ok_or_else(|| no_record(at))?;
-                    let mut path = self.path.borrow_mut();
+                    let mut path = self.0.path.borrow_mut();
                     path.push(at);
                     if path.len() > MAX_LEVELS {
                         return Err(Error::corrupt(format!("no leaf within {MAX_LEVELS} levels")));
@@ -189,12 +192,12 @@ impl FpTree {
     /// The first node of a descent: the remembered root if it still is one, otherwise the node that
     /// the root pointer names.
     async fn read_top(&self) -> Result<(GlobalAddr, Verified)> {
-        let mut known = self.root.get();
+        let mut known = self.0.root.get();
         if known.is_null() {
             known = self.read_root().await?;
         }
         let image = self.read_inner(known).await?;
-        if Inner::of(&self.node.g, &image).is_root() {
+        if Inner::of(&self.0.node.g, &image).is_root() {
             return Ok((known, image));
         }
         let now = self.read_root().await?;
@@ -206,8 +209,8 @@ impl FpTree {
     }
 
     pub(crate) async fn read_root(&self) -> Result<GlobalAddr> {
-        let root = self.root_pointer().await?;
-        self.root.set(root);
+        let root = self.0.root_pointer().await?;
+        self.0.root.set(root);
         Ok(root)
     }
 
@@ -216,15 +219,15 @@ impl FpTree {
         if at.node().role() != Role::Memory {
             return Err(Error::corrupt(format!("{at} cannot be an inner node")));
         }
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let (what, size) = (("inner node being written", at), (g.inner_bytes(), g.fanout));
         let whole = |b: &[u8]| Inner::check(g, b).map(|_| ());
-        Ok(self.read_whole(what, size, Step::Route, whole).await?.1)
+        Ok(self.0.read_whole(what, size, Step::Route, whole).await?.1)
     }
 
     /// The right sibling of a node.
     pub(crate) fn hop(&self, n: &Inner<'_>, at: GlobalAddr) -> Result<GlobalAddr> {
-        self.ep.check_deadline("the end of a walk to the right", at.bits())?;
+        self.0.ep.check_deadline("the end of a walk to the right", at.bits())?;
         let right = n.right();
         if right.is_null() {
             return Err(Error::corrupt(format!("inner node {at} ends early and has no sibling")));
@@ -233,7 +236,7 @@ impl FpTree {
     }
 
     fn cache_bottom(&self, addr: GlobalAddr, n: &Inner<'_>) -> Arc<CachedNode> {
-        self.ep.stage_cost(Stage::CacheFill, 1);
+        self.0.ep.stage_cost(Stage::CacheFill, 1);
         let count = n.len();
         let records = (0..count)
             .map(|i| {
@@ -245,18 +248,18 @@ impl FpTree {
         let keys = (0..count).map(|i| n.key(i));
         let parts =
             NodeParts { addr, generation: 0, lo: n.min(), hi: upper(n.max()), keys, records };
-        self.node.cache.insert(BOTTOM, parts)
+        self.0.node.cache.insert(BOTTOM, parts)
     }
 
     /// Keeps a mirror of a table that was READ from its owner, if such tables are mirrored and its
     /// record is cached.
     pub(crate) fn fill_mirror(&self, key: &[u8], r: &Route, t: &Table) {
         let owner = r.table.node();
-        if !self.node.o.mirrors || owner.role() == Role::Memory || owner == self.ep.node() {
+        if !self.0.node.o.mirrors || owner.role() == Role::Memory || owner == self.0.ep.node() {
             return;
         }
         let reading = reading();
-        let Some((node, i)) = self.node.cache.find(BOTTOM, key, &reading) else { return };
+        let Some((node, i)) = self.0.node.cache.find(BOTTOM, key, &reading) else { return };
         let record = node.record(i);
         if record.child == r.leaf && u64::from(record.version) == t.version {
             node.fill_mirror(i, t.fps());

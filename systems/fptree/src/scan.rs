@@ -21,6 +21,8 @@ use crate::client::{FpTree, Route};
 use crate::format::MAX_CAPACITY;
 use crate::format::leaf::{self, Header, Sibling};
 use crate::format::table::Table;
+use crate::lock::LeafLocks;
+use crate::route::Routes;
 
 /// An accepted leaf, and how many of its entries count.
 struct View {
@@ -28,13 +30,16 @@ struct View {
     slots: usize,
 }
 
-impl FpTree {
+/// Range reads.
+pub(crate) struct Scans<'c>(pub(crate) &'c FpTree);
+
+impl Scans<'_> {
     pub(crate) async fn scan_leaves(
         &self,
         r: &ScanRequest<'_>,
         page: &mut Page,
     ) -> Result<Option<Resume>> {
-        let lowest = lowest(self.node.g.key);
+        let lowest = lowest(self.0.node.g.key);
         let from = match r.low {
             Bound::Included(key) | Bound::Excluded(key) => key.max(&lowest),
             Bound::Unbounded => &lowest,
@@ -62,37 +67,37 @@ impl FpTree {
     }
 
     fn header_of<'a>(&self, image: &'a [u8]) -> Result<Header<'a>> {
-        leaf::header(&self.node.g, image).ok_or_else(|| Error::corrupt("a leaf without a header"))
+        leaf::header(&self.0.node.g, image).ok_or_else(|| Error::corrupt("a leaf without a header"))
     }
 
     /// The leaf that covers a key, in the version of its record.
     async fn first_leaf(&self, key: &[u8]) -> Result<(Sibling, View)> {
-        let mut route = self.route(key).await?;
-        let mut stale = self.staleness();
+        let mut route = Routes(self.0).route(key).await?;
+        let mut stale = Routes(self.0).staleness();
         loop {
             let Route { leaf, table, capacity, version, .. } = route;
             let at = Sibling { leaf, table, capacity };
             if let Some(view) = self.view(&at, Some(version)).await? {
                 return Ok((at, view));
             }
-            route = self.fresh_route(key, &route, &mut stale).await?;
+            route = Routes(self.0).fresh_route(key, &route, &mut stale).await?;
         }
     }
 
     async fn next_leaf(&self, at: &Sibling) -> Result<View> {
-        let mut backoff = self.ep.backoff("leaf being written", at.leaf);
+        let mut backoff = self.0.ep.backoff("leaf being written", at.leaf);
         loop {
             if let Some(view) = self.view(at, None).await? {
                 return Ok(view);
             }
-            self.retried.set(true);
+            self.0.retried.set(true);
             backoff.step().await?;
         }
     }
 
     /// READs a leaf once; `None` when it has another version than wanted, or two versions.
     async fn view(&self, at: &Sibling, version: Option<u32>) -> Result<Option<View>> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let table = match at.table.node().role() {
             Role::Compute => Some(self.table_of(at).await?),
             Role::Memory | Role::Journal => None,
@@ -102,9 +107,9 @@ impl FpTree {
             return Err(Error::corrupt(format!("the table of leaf {} has gaps", at.leaf)));
         }
         let read = (used + 1).min(at.capacity);
-        self.ep.step(Step::Entry);
-        let bytes = self.ep.read(at.leaf, g.entry_at(read) as u32).await?;
-        self.ep.stage_cost(Stage::NodeImage, read as u32);
+        self.0.ep.step(Step::Entry);
+        let bytes = self.0.ep.read(at.leaf, g.entry_at(read) as u32).await?;
+        self.0.ep.stage_cost(Stage::NodeImage, read as u32);
         let seen = bytes.check(|b| {
             let h = leaf::check(g, b, at.capacity, read).ok_or(())?;
             let wanted = version.is_none_or(|v| v == h.version)
@@ -117,12 +122,12 @@ impl FpTree {
     async fn table_of(&self, at: &Sibling) -> Result<Table> {
         let Sibling { leaf, table, capacity } = *at;
         let r = Route { leaf, table, capacity, version: 0, bottom: leaf, cached: false };
-        self.read_table(&r).await
+        LeafLocks(self.0).read_table(&r).await
     }
 
     /// Adds the pairs of a leaf that lie in the range, in key order, up to the limit.
     fn collect(&self, view: &View, h: &Header<'_>, r: &ScanRequest<'_>, page: &mut Page) {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let mut order = [0u8; MAX_CAPACITY];
         let mut count = 0;
         for i in 0..view.slots {
@@ -141,6 +146,6 @@ impl FpTree {
             let e = leaf::entry_of(g, &view.image, usize::from(*i));
             page.push(e.key, e.value);
         }
-        self.ep.stage_cost(Stage::ScanCollect, count as u32);
+        self.0.ep.stage_cost(Stage::ScanCollect, count as u32);
     }
 }

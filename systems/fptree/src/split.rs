@@ -32,9 +32,11 @@ use crate::format::MAX_CAPACITY;
 use crate::format::inner::Child;
 use crate::format::leaf::{self, Header, Sibling};
 use crate::format::table::Table;
+use crate::lock::LeafLocks;
 use crate::lock::Locked;
 use crate::node::FpNode;
 use crate::parent::Change;
+use crate::parent::Parents;
 use crate::write::seal;
 
 /// A plan for the division of a leaf.
@@ -55,7 +57,10 @@ struct Plan {
 /// The images of a leaf and its table.
 type Images = (Buf, Buf);
 
-impl FpTree {
+/// Splits of leaves.
+pub(crate) struct Splits<'c>(pub(crate) &'c FpTree);
+
+impl Splits<'_> {
     pub(crate) async fn split(
         &self,
         l: Locked,
@@ -67,13 +72,13 @@ impl FpTree {
         let prepared = async {
             let leaf = self.read_locked_leaf(&r).await?;
             let plan = self.plan(&leaf, &r, key)?;
-            self.reserve_inner().await?;
-            let sibling = self.new_leaf(plan.capacity).await?;
+            self.0.reserve_inner().await?;
+            let sibling = self.0.new_leaf(plan.capacity).await?;
             seal(lease, value);
             let images = self.images(&l, &leaf, &plan, sibling, (key, fp, value)).await?;
             Ok::<_, Error>((plan, sibling, images))
         };
-        let (plan, sibling, images) = self.under(&r, prepared.await).await?;
+        let (plan, sibling, images) = LeafLocks(self.0).under(&r, prepared.await).await?;
         self.write_split(&r, sibling, images).await.map_err(Error::effect_unknown)?;
         let Sibling { leaf: addr, table, capacity } = sibling;
         let change = Change {
@@ -87,18 +92,18 @@ impl FpTree {
             right: Child { addr, table, capacity, version: 0 },
             replaced: plan.replaced,
         };
-        self.publish(&r, &change).await.map_err(Error::effect_unknown)?;
+        Parents(self.0).publish(&r, &change).await.map_err(Error::effect_unknown)?;
         let slots = r.capacity as u64;
-        self.ep.count_divided(Divided { keys: slots, slots });
+        self.0.ep.count_divided(Divided { keys: slots, slots });
         Ok(SPLIT)
     }
 
     /// Step 6. The lock keeps other writers out.
     pub(crate) async fn read_locked_leaf(&self, r: &Route) -> Result<Verified> {
-        let g = &self.node.g;
-        self.ep.step(Step::Structure);
-        let bytes = self.ep.read(r.leaf, g.leaf_bytes(r.capacity) as u32).await?;
-        self.ep.stage_cost(Stage::NodeImage, r.capacity as u32);
+        let g = &self.0.node.g;
+        self.0.ep.step(Step::Structure);
+        let bytes = self.0.ep.read(r.leaf, g.leaf_bytes(r.capacity) as u32).await?;
+        self.0.ep.stage_cost(Stage::NodeImage, r.capacity as u32);
         let whole = bytes.check(|b| {
             let h = leaf::check(g, b, r.capacity, r.capacity);
             h.filter(|h| h.version == r.version).map(|_| ()).ok_or(())
@@ -116,17 +121,17 @@ impl FpTree {
         }
         let key_of = |slot: u8| match usize::from(slot) {
             slot if slot == r.capacity => key,
-            slot => leaf::entry_of(&self.node.g, image, slot).key,
+            slot => leaf::entry_of(&self.0.node.g, image, slot).key,
         };
         let mut order = std::array::from_fn(|i| i as u8);
         order[..=r.capacity].sort_unstable_by(|a, b| key_of(*a).cmp(key_of(*b)));
-        let least = FpNode::least_cache_bytes(&self.node.g);
-        let tight = self.node.o.adaptive_capacity && self.node.cache.is_short_of(least);
+        let least = FpNode::least_cache_bytes(&self.0.node.g);
+        let tight = self.0.node.o.adaptive_capacity && self.0.node.cache.is_short_of(least);
         let capacity = if tight { (2 * r.capacity).min(MAX_CAPACITY) } else { r.capacity };
         // All pairs move to a larger sibling; otherwise half of them, the pending one included.
         let stay = if capacity > r.capacity { 0 } else { r.capacity.div_ceil(2) };
         let separator = key_of(order[stay]).to_vec();
-        let min = leaf::header(&self.node.g, image).map_or(&[][..], |h| h.min);
+        let min = leaf::header(&self.0.node.g, image).map_or(&[][..], |h| h.min);
         let replaced = separator == min;
         Ok(Plan { order, stay, capacity, separator, replaced })
     }
@@ -140,10 +145,10 @@ impl FpTree {
         sibling: Sibling,
         (key, fp, value): (&[u8], u8, &[u8]),
     ) -> Result<(Images, Images)> {
-        let (g, r) = (&self.node.g, &l.route);
+        let (g, r) = (&self.0.node.g, &l.route);
         let wrong = || Error::corrupt(format!("leaf {} has no header", r.leaf));
         let h = leaf::header(g, old).ok_or_else(wrong)?;
-        self.ep.stage_cost(Stage::NodeImage, (r.capacity + plan.capacity) as u32);
+        self.0.ep.stage_cost(Stage::NodeImage, (r.capacity + plan.capacity) as u32);
         let pair = |slot: &u8| match usize::from(*slot) {
             slot if slot == r.capacity => (key, value, fp),
             slot => {
@@ -166,16 +171,16 @@ impl FpTree {
         s: Sibling,
         ((leaf, table), (sibling, sibling_table)): (Images, Images),
     ) -> Result<()> {
-        self.ep.step(Step::Structure);
-        if self.node.o.round_trip_combining {
+        self.0.ep.step(Step::Structure);
+        if self.0.node.o.round_trip_combining {
             let both = (write_verb(s.leaf, sibling), write_verb(s.table, sibling_table));
-            self.ep.batch(both).await?;
+            self.0.ep.batch(both).await?;
         } else {
-            self.ep.write(s.leaf, sibling).await?;
-            self.ep.write(s.table, sibling_table).await?;
+            self.0.ep.write(s.leaf, sibling).await?;
+            self.0.ep.write(s.table, sibling_table).await?;
         }
-        self.ep.write(r.leaf, leaf).await?;
-        self.write_table_and_unlock(r, table).await
+        self.0.ep.write(r.leaf, leaf).await?;
+        LeafLocks(self.0).write_table_and_unlock(r, table).await
     }
 
     /// The images of a leaf and its table from pairs in key order, for bulk loads.
@@ -198,8 +203,8 @@ impl FpTree {
         h: &Header<'_>,
         mut pairs: impl Iterator<Item = (&'p [u8], &'p [u8], u8)>,
     ) -> Result<Images> {
-        let g = &self.node.g;
-        let mut image = self.ep.buf(g.leaf_bytes(h.capacity) as u32).await?;
+        let g = &self.0.node.g;
+        let mut image = self.0.ep.buf(g.leaf_bytes(h.capacity) as u32).await?;
         leaf::put_header(g, &mut image, h);
         let mut table = Table::new(u64::from(h.version), h.capacity);
         for i in 0..h.capacity {
@@ -212,6 +217,6 @@ impl FpTree {
                 None => leaf::put_free(out, h.version),
             }
         }
-        Ok((image, self.table_image(&table).await?))
+        Ok((image, LeafLocks(self.0).table_image(&table).await?))
     }
 }

@@ -17,20 +17,25 @@ use crate::client::{FpTree, Route};
 use crate::format::inner::{Child, Inner};
 use crate::format::leaf::{self, Sibling};
 use crate::format::table;
+use crate::lock::LeafLocks;
 use crate::options::Locks;
+use crate::route::Routes;
 
 /// A child, with the lower fence key that its parent has for it.
 type Named = (Vec<u8>, Child);
 
-impl FpTree {
+/// A look at the whole tree.
+pub(crate) struct Walks<'c>(pub(crate) &'c FpTree);
+
+impl Walks<'_> {
     pub(crate) async fn walk_tree(&self, shape: &mut Shape) -> Result<()> {
-        let lock = self.node.root.aux();
+        let lock = self.0.node.root.aux();
         must(self.word(lock).await? == 0, "the root lock is held", lock)?;
-        let root = self.read_root().await?;
+        let root = Routes(self.0).read_root().await?;
         let top = Child { addr: root, ..Child::default() };
-        let mut level = vec![(lowest(self.node.g.key), top)];
+        let mut level = vec![(lowest(self.0.node.g.key), top)];
         let leaves = loop {
-            self.ep.renew_deadline();
+            self.0.ep.renew_deadline();
             let (below, bottom) = self.walk_level(&level, root).await?;
             shape.levels += 1;
             shape.inner_nodes += level.len() as u64;
@@ -40,24 +45,24 @@ impl FpTree {
             level = below;
         };
         self.walk_leaves(&leaves, shape).await?;
-        shape.structure_bytes += shape.inner_nodes * self.node.g.inner_bytes() as u64;
+        shape.structure_bytes += shape.inner_nodes * self.0.node.g.inner_bytes() as u64;
         Ok(())
     }
 
     async fn word(&self, at: GlobalAddr) -> Result<u64> {
-        Ok(self.ep.read(at, 8).await?.word(0))
+        Ok(self.0.ep.read(at, 8).await?.word(0))
     }
 
     /// Checks the nodes of one level, in order. Returns their children, and whether these are
     /// leaves.
     async fn walk_level(&self, level: &[Named], root: GlobalAddr) -> Result<(Vec<Named>, bool)> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let mut below = Vec::new();
         let mut bottom = None;
         for (i, (low, named)) in level.iter().enumerate() {
-            self.ep.renew_deadline();
+            self.0.ep.renew_deadline();
             let at = named.addr;
-            let image = self.read_inner(at).await?;
+            let image = Routes(self.0).read_inner(at).await?;
             let n = Inner::of(g, &image);
             let next = level.get(i + 1);
             must(n.min() == low, "lower fence differs from the parent's", at)?;
@@ -80,7 +85,7 @@ impl FpTree {
         let mut rest = leaves.iter();
         let mut expected = rest.next();
         loop {
-            self.ep.renew_deadline();
+            self.0.ep.renew_deadline();
             // A leaf that has given all its keys away may be on the chain only.
             let record = expected.filter(|(_, c)| c.addr == at.leaf);
             let (right, max) = self.walk_leaf(&at, &low, record, shape).await?;
@@ -103,12 +108,12 @@ impl FpTree {
         record: Option<&Named>,
         shape: &mut Shape,
     ) -> Result<(Sibling, Vec<u8>)> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let Sibling { leaf: addr, table, capacity } = *at;
-        let bytes = self.ep.read(addr, g.leaf_bytes(capacity) as u32).await?;
+        let bytes = self.0.ep.read(addr, g.leaf_bytes(capacity) as u32).await?;
         let r = Route { leaf: addr, table, capacity, version: 0, bottom: addr, cached: false };
-        let t = self.read_table(&r).await?;
-        must(self.word(self.lock_addr(&r)).await? == 0, "locked", addr)?;
+        let t = LeafLocks(self.0).read_table(&r).await?;
+        must(self.word(LeafLocks(self.0).lock_addr(&r)).await? == 0, "locked", addr)?;
         let found = bytes.check(|b| -> Result<_> {
             let h = leaf::check(g, b, capacity, capacity);
             must(h.is_some(), "header and entries are of two versions", addr)?;
@@ -139,7 +144,7 @@ impl FpTree {
             Ok((h.right, h.max.to_vec(), used))
         });
         let ((right, max, used), _) = found?;
-        let lock = if self.node.o.locks == Locks::Leaf { 8 } else { 0 };
+        let lock = if self.0.node.o.locks == Locks::Leaf { 8 } else { 0 };
         shape.add_leaf(capacity, used, (g.leaf_bytes(capacity) + lock) as u64);
         shape.table_bytes += table::bytes(capacity) as u64;
         Ok((right, max))

@@ -19,17 +19,23 @@ use dmtree_parts::op::{INSERTED, UPDATED, Written};
 use dmtree_parts::{Outcome, Write};
 
 use crate::client::FpTree;
+use crate::entry::Entries;
 use crate::entry::Found;
+use crate::lock::LeafLocks;
 use crate::lock::Locked;
+use crate::split::Splits;
 
-impl FpTree {
+/// Writes of a key.
+pub(crate) struct Writes<'c>(pub(crate) &'c FpTree);
+
+impl Writes<'_> {
     /// A write that may share its WRITE, or that of another writer.
     pub(crate) async fn write_shared(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
         let hash = KeyHash::of(key);
         let mut leader = None;
-        if let Some(intent) = w.intent().filter(|_| self.node.o.combining) {
-            let (writers, none) = (&self.node.writers, &mut Vec::new());
-            match writers.turn(&self.ep, (key, hash), &intent, none, || ()).await? {
+        if let Some(intent) = w.intent().filter(|_| self.0.node.o.combining) {
+            let (writers, none) = (&self.0.node.writers, &mut Vec::new());
+            match writers.turn(&self.0.ep, (key, hash), &intent, none, || ()).await? {
                 Turn::Shared(shared) => return self.follow(hash, shared?.wrote()).await,
                 Turn::Own(own) => leader = own,
             }
@@ -37,7 +43,7 @@ impl FpTree {
         let written = self.write_alone(key, hash, w, &mut leader).await;
         if let Some(leader) = leader {
             let outcome = written.as_ref().map(|w| w.0).map_err(Clone::clone);
-            leader.finish_write(&self.ep, outcome).await;
+            leader.finish_write(&self.0.ep, outcome).await;
         }
         written
     }
@@ -45,10 +51,10 @@ impl FpTree {
     /// As published, followers continue one after another, each by the thread of the one before,
     /// and all threads poll the ticket that is served.
     async fn follow(&self, hash: KeyHash, outcome: Outcome) -> Result<Written> {
-        let turn = self.node.releases.lock_polled(&self.ep, hash.0).await?;
-        self.ep.stage_cost(Stage::LocalQueue, 1);
-        self.ep.stage_cost(Stage::PolledLine, turn.threads_waiting() as u32);
-        self.ep.sleep(0).await;
+        let turn = self.0.node.releases.lock_polled(&self.0.ep, hash.0).await?;
+        self.0.ep.stage_cost(Stage::LocalQueue, 1);
+        self.0.ep.stage_cost(Stage::PolledLine, turn.threads_waiting() as u32);
+        self.0.ep.sleep(0).await;
         drop(turn);
         Ok((outcome, OpOutcome::Shared))
     }
@@ -60,11 +66,11 @@ impl FpTree {
         w: Write<'_>,
         lease: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
-        let l = self.lock_leaf(key).await?;
-        let mut value = self.value.take();
+        let l = LeafLocks(self.0).lock_leaf(key).await?;
+        let mut value = self.0.value.take();
         value.clear();
         let written = self.write_locked(l, (key, hash), w, lease, &mut value).await;
-        self.value.replace(value);
+        self.0.value.replace(value);
         written
     }
 
@@ -77,17 +83,17 @@ impl FpTree {
         value: &mut Vec<u8>,
     ) -> Result<Written> {
         let fp = hash.fingerprint();
-        let found = self.find_entry(&l.route, l.table.slots(fp), key, value).await;
-        let found = self.under(&l.route, found).await?;
+        let found = Entries(self.0).find_entry(&l.route, l.table.slots(fp), key, value).await;
+        let found = LeafLocks(self.0).under(&l.route, found).await?;
         if matches!(found, Found::Stale) {
             let e = format!("an entry of locked leaf {} has a wrong version", l.route.leaf);
-            return self.fail_at(&l.route, Error::corrupt(e)).await;
+            return LeafLocks(self.0).fail_at(&l.route, Error::corrupt(e)).await;
         }
         let old = matches!(found, Found::Hit(_)).then_some(&value[..]);
         if let Some(refused) = w.refused(old) {
             value.clear();
             seal(lease, value);
-            self.unlock(&l).await?;
+            LeafLocks(self.0).unlock(&l).await?;
             return Ok(refused);
         }
         value.clear();
@@ -95,15 +101,18 @@ impl FpTree {
         match found {
             Found::Hit(slot) => {
                 seal(lease, value);
-                let entry = self.entry_image(&l.route, key, value).await;
-                let entry = self.under(&l.route, entry).await?;
-                self.write_updated(&l.route, slot, entry).await.map_err(Error::effect_unknown)?;
+                let entry = Entries(self.0).entry_image(&l.route, key, value).await;
+                let entry = LeafLocks(self.0).under(&l.route, entry).await?;
+                LeafLocks(self.0)
+                    .write_updated(&l.route, slot, entry)
+                    .await
+                    .map_err(Error::effect_unknown)?;
                 Ok(UPDATED)
             }
             _ => match l.table.free_slot() {
                 Some(slot) => self.insert_locked(l, slot, (key, fp), value, lease).await,
                 // Boxed because it is rare and large.
-                None => Box::pin(self.split(l, (key, fp), value, lease)).await,
+                None => Box::pin(Splits(self.0).split(l, (key, fp), value, lease)).await,
             },
         }
     }
@@ -119,9 +128,12 @@ impl FpTree {
         let Locked { route, mut table } = l;
         table.set(slot, fp);
         seal(lease, value);
-        let entry = self.under(&route, self.entry_image(&route, key, value).await).await?;
-        let image = self.under(&route, self.table_image(&table).await).await?;
-        let written = self.write_inserted(&route, slot, entry, image).await;
+        let entry = LeafLocks(self.0)
+            .under(&route, Entries(self.0).entry_image(&route, key, value).await)
+            .await?;
+        let image =
+            LeafLocks(self.0).under(&route, LeafLocks(self.0).table_image(&table).await).await?;
+        let written = LeafLocks(self.0).write_inserted(&route, slot, entry, image).await;
         written.map_err(Error::effect_unknown)?;
         Ok(INSERTED)
     }
