@@ -21,9 +21,13 @@ use dmtree_fabric::{OpOutcome, Result};
 use dmtree_parts::blink::Descent;
 
 use crate::index::Chime;
+use crate::read::Leaves;
 use crate::read::Place;
 
-impl Chime {
+/// Reads of a key.
+pub(crate) struct Reads<'c>(pub(crate) &'c Chime);
+
+impl Reads<'_> {
     /// A read that may share its READ, or that of another reader.
     pub(crate) async fn get_shared(
         &self,
@@ -31,36 +35,36 @@ impl Chime {
         out: &mut Vec<u8>,
     ) -> Result<(bool, OpOutcome)> {
         let find = async |out: &mut Vec<u8>| self.find(key, out).await;
-        self.node.sharers.read(&self.ep, key, out, find).await
+        self.0.node.sharers.read(&self.0.ep, key, out, find).await
     }
 
     pub(crate) async fn find(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        let (g, home) = (&self.node.g, self.node.g.home(key));
+        let (g, home) = (&self.0.node.g, self.0.node.g.home(key));
         let near = g.parts(home, g.near);
-        let mut r = self.route(key).await?;
+        let mut r = self.0.route(key).await?;
         loop {
-            if let Some((leaf, slot)) = self.guess(r.leaf, key).await? {
-                self.note_slot(r.leaf, slot, key);
+            if let Some((leaf, slot)) = Leaves(self.0).guess(r.leaf, key).await? {
+                Leaves(self.0).note_slot(r.leaf, slot, key);
                 out.extend_from_slice(leaf.value(slot));
                 return Ok(true);
             }
-            let mut backoff = self.ep.backoff("a key that moves", r.leaf);
+            let mut backoff = self.0.ep.backoff("a key that moves", r.leaf);
             loop {
-                let leaf = self.read_parts(r.leaf, &near).await?;
-                let place = self.place(&leaf, &r, key);
+                let leaf = Leaves(self.0).read_parts(r.leaf, &near).await?;
+                let place = Leaves(self.0).place(&leaf, &r, key);
                 if place == Place::Stale {
-                    self.ep.check_deadline("the leaf of a key", r.leaf.bits())?;
-                    r = self.fresh_route(key).await?;
+                    self.0.ep.check_deadline("the leaf of a key", r.leaf.bits())?;
+                    r = self.0.fresh_route(key).await?;
                     break;
                 }
                 if place != Place::Right {
                     if let Some(slot) = leaf.find(key) {
-                        self.note_slot(r.leaf, slot, key);
+                        Leaves(self.0).note_slot(r.leaf, slot, key);
                         out.extend_from_slice(leaf.value(slot));
                         return Ok(true);
                     }
                     if !leaf.agrees(home) {
-                        self.retried.set(true);
+                        self.0.retried.set(true);
                         backoff.step().await?;
                         continue;
                     }
@@ -68,7 +72,7 @@ impl Chime {
                         return Ok(false);
                     }
                 }
-                r = self.right(&leaf, &r)?;
+                r = Leaves(self.0).right(&leaf, &r)?;
                 break;
             }
         }

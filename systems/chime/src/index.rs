@@ -12,8 +12,14 @@ use dmtree_parts::{
     CacheStats, Fill, NodeContext, OpSet, Page, Resume, Root, ScanRequest, Shape, Write,
 };
 
+use crate::get::Reads;
 use crate::node::ChimeNode;
 use crate::options::{Options, Scan};
+use crate::scan::Scans;
+use crate::scan_dense::DenseScans;
+use crate::split::Splits;
+use crate::walk::Walks;
+use crate::write::Writes;
 
 /// A CHIME client: one fabric slot. [`dmtree_parts::RangeIndex`] documents its operations.
 #[derive(Debug)]
@@ -60,22 +66,22 @@ impl Published for Chime {
         let (g, at) = (&self.node.g, self.new_page().await?);
         let mut leaf = g.empty_leaf();
         leaf.set_metadata(GlobalAddr::NULL, &lowest(g.key), &highest(g.key));
-        self.write_new_leaf(at, &leaf).await?;
+        Splits(self).write_new_leaf(at, &leaf).await?;
         self.set_first_root(at).await
     }
 
     async fn read_key(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
-        self.get_shared(key, out).await
+        Reads(self).get_shared(key, out).await
     }
 
     async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
-        self.write_shared(key, w).await
+        Writes(self).write_shared(key, w).await
     }
 
     async fn scan_page(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
         match self.node.o.scan {
-            Scan::Coarse => self.scan_leaves(r, page).await,
-            Scan::Fine | Scan::Greedy => self.scan_integers(r, page).await,
+            Scan::Coarse => Scans(self).scan_leaves(r, page).await,
+            Scan::Fine | Scan::Greedy => DenseScans(self).scan_integers(r, page).await,
         }
     }
 
@@ -85,6 +91,6 @@ impl Published for Chime {
 
     async fn walk_all(&self, shape: &mut Shape) -> Result<()> {
         let leaves = self.walk_inner(shape).await?;
-        self.walk_leaves(&leaves, shape).await
+        Walks(self).walk_leaves(&leaves, shape).await
     }
 }

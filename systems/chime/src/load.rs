@@ -13,7 +13,10 @@ use dmtree_parts::pairs::Pairs;
 use crate::format::{Geometry, Leaf, next};
 use crate::index::Chime;
 use crate::lock::Held;
+use crate::lock::Locks;
 use crate::options::Options;
+use crate::read::Leaves;
+use crate::split::Splits;
 
 /// Keys of the small index that shows how full random inserts leave the leaves.
 const TYPICAL: u64 = 250_000;
@@ -151,9 +154,9 @@ impl BulkLoad for Chime {
     type NewLeaf<'c> = Leaf<'c>;
 
     async fn lock_first(&self, leaf: GlobalAddr) -> Result<(Held, bool)> {
-        let held = self.lock_leaf(leaf).await?;
+        let held = Locks(self).lock_leaf(leaf).await?;
         let all = [self.node.g.whole()];
-        let (held, leaf) = self.under(held, self.read_parts(leaf, &all).await).await?;
+        let (held, leaf) = self.under(held, Leaves(self).read_parts(leaf, &all).await).await?;
         let is_empty = leaf.used().next().is_none() && leaf.sibling().is_null();
         Ok((held, is_empty))
     }
@@ -177,7 +180,7 @@ impl BulkLoad for Chime {
     }
 
     async fn write_new<'c>(&'c self, at: GlobalAddr, leaf: Leaf<'c>) -> Result<()> {
-        self.write_new_leaf(at, &leaf).await
+        Splits(self).write_new_leaf(at, &leaf).await
     }
 
     async fn write_first<'c>(
@@ -188,6 +191,6 @@ impl BulkLoad for Chime {
     ) -> Result<()> {
         leaf.raise();
         let word = Some(self.node.g.word(&leaf)).filter(|_| self.node.g.has_vacancy);
-        self.release(held, at, &leaf, &[self.node.g.whole()], word).await
+        Locks(self).release(held, at, &leaf, &[self.node.g.whole()], word).await
     }
 }

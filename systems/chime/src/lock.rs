@@ -74,35 +74,38 @@ impl Unlock<Held> for Chime {
     }
 }
 
-impl Chime {
+/// Locks of leaves, and of what they guard.
+pub(crate) struct Locks<'c>(pub(crate) &'c Chime);
+
+impl Locks<'_> {
     /// Locks a leaf for a writer that does not insert.
     pub(crate) async fn lock_leaf(&self, leaf: GlobalAddr) -> Result<Held> {
-        let word = leaf.plus(self.node.g.leaf_lock_at());
-        self.take_lock(word).await?;
+        let word = leaf.plus(self.0.node.g.leaf_lock_at());
+        self.0.take_lock(word).await?;
         Ok(Held(word))
     }
 
     /// Locks a leaf for an insert. Returns the vacancy word; without one every slot may be full.
     pub(crate) async fn lock_for_insert(&self, leaf: GlobalAddr) -> Result<(Held, u64)> {
-        let lock = leaf.plus(self.node.g.leaf_lock_at());
-        let word = leaf.plus(self.node.g.words_at());
-        match self.node.o.vacancy {
+        let lock = leaf.plus(self.0.node.g.leaf_lock_at());
+        let word = leaf.plus(self.0.node.g.words_at());
+        match self.0.node.o.vacancy {
             Vacancy::None => Ok((self.lock_leaf(leaf).await?, u64::MAX)),
             Vacancy::Apart => {
                 let held = self.lock_leaf(leaf).await?;
-                let sampled = self.ep.read(word, 8).await;
-                self.under(held, sampled.map(|s| s.word(0))).await
+                let sampled = self.0.ep.read(word, 8).await;
+                self.0.under(held, sampled.map(|s| s.word(0))).await
             }
             Vacancy::Chained => {
-                let mut attempts = Attempts::new(&self.ep, "remote lock", lock);
+                let mut attempts = Attempts::new(&self.0.ep, "remote lock", lock);
                 loop {
-                    self.ep.step(Step::Lock);
-                    let both = (cas(lock, 0, self.tag), read(word, 8));
-                    let (was, sampled) = self.ep.chain(both).await?;
+                    self.0.ep.step(Step::Lock);
+                    let both = (cas(lock, 0, self.0.tag), read(word, 8));
+                    let (was, sampled) = self.0.ep.chain(both).await?;
                     if was == 0 {
                         return Ok((Held(lock), sampled.word(0)));
                     }
-                    self.retried.set(true);
+                    self.0.retried.set(true);
                     attempts.again().await?;
                 }
             }
@@ -119,19 +122,19 @@ impl Chime {
         parts: &[Part],
         word: Option<u64>,
     ) -> Result<()> {
-        let (g, o) = (&self.node.g, &self.node.o);
+        let (g, o) = (&self.0.node.g, &self.0.node.o);
         let ends = parts.last().is_some_and(|p| p.end == g.leaf.bytes());
         let knows = word.is_some() || !g.has_vacancy || !o.known_words;
         let carried = o.carried_unlock && ends && knows;
         // As published a WRITE that releases the lock has a vacancy word in any case: whatever the
         // client's buffer has there.
-        let new = word.unwrap_or(self.last_word.get());
+        let new = word.unwrap_or(self.0.last_word.get());
         let mut verbs = VerbVec::new();
         for (n, part) in parts.iter().enumerate() {
             let raw = g.leaf.written(part.clone());
             let is_last = carried && n + 1 == parts.len();
             let end = if is_last { g.leaf_lock_at() as usize + 8 } else { raw.end };
-            let mut image = self.blank(end - raw.start).await?;
+            let mut image = self.0.blank(end - raw.start).await?;
             g.leaf.encode(part.clone(), &leaf.bytes, &mut image);
             if is_last && g.has_vacancy {
                 put_u64(&mut image, g.words_at() as usize - raw.start, new);
@@ -146,7 +149,7 @@ impl Chime {
             _ if carried => {}
             None => _ = verbs.then().write_word(held.0, 0),
             Some(word) if o.carried_unlock => {
-                let mut both = self.blank(16).await?;
+                let mut both = self.0.blank(16).await?;
                 put_u64(&mut both, 0, word);
                 verbs.then().write(words_at, both);
             }
@@ -155,8 +158,8 @@ impl Chime {
                 verbs.then().write_word(held.0, 0);
             }
         }
-        word.iter().for_each(|word| self.last_word.set(*word));
-        self.ep.step(Step::Entry);
-        self.ep.batch(verbs).await.map(drop).map_err(Error::effect_unknown)
+        word.iter().for_each(|word| self.0.last_word.set(*word));
+        self.0.ep.step(Step::Entry);
+        self.0.ep.batch(verbs).await.map(drop).map_err(Error::effect_unknown)
     }
 }

@@ -30,36 +30,39 @@ pub enum Place {
     Stale,
 }
 
-impl Chime {
+/// Leaves as they are read.
+pub(crate) struct Leaves<'c>(pub(crate) &'c Chime);
+
+impl<'c> Leaves<'c> {
     /// Parts of a leaf, and the slots that an inspection of them costs.
     fn costs<'p>(&self, parts: &'p [Part]) -> (&'p [Part], usize) {
         let bytes: usize = parts.iter().map(Part::len).sum();
-        (parts, bytes.div_ceil(self.node.g.leaf.entry))
+        (parts, bytes.div_ceil(self.0.node.g.leaf.entry))
     }
 
     /// READs parts of a leaf once; `None` while it is being written.
-    pub(crate) async fn sample(&self, at: GlobalAddr, parts: &[Part]) -> Result<Option<Leaf<'_>>> {
-        let mut leaf = self.node.g.unread();
-        let is_whole = self.sample_parts(&mut leaf, at, self.costs(parts)).await?;
+    pub(crate) async fn sample(&self, at: GlobalAddr, parts: &[Part]) -> Result<Option<Leaf<'c>>> {
+        let mut leaf = self.0.node.g.unread();
+        let is_whole = self.0.sample_parts(&mut leaf, at, self.costs(parts)).await?;
         Ok(is_whole.then_some(leaf))
     }
 
     /// READs parts of a leaf until they are whole.
-    pub(crate) async fn read_parts(&self, at: GlobalAddr, parts: &[Part]) -> Result<Leaf<'_>> {
-        self.with_parts(self.node.g.unread(), at, self.costs(parts)).await
+    pub(crate) async fn read_parts(&self, at: GlobalAddr, parts: &[Part]) -> Result<Leaf<'c>> {
+        self.0.with_parts(self.0.node.g.unread(), at, self.costs(parts)).await
     }
 
     /// READs what is missing of a leaf, under its lock.
-    pub(crate) async fn complete<'g>(&'g self, leaf: Leaf<'g>, at: GlobalAddr) -> Result<Leaf<'g>> {
+    pub(crate) async fn complete(&self, leaf: Leaf<'c>, at: GlobalAddr) -> Result<Leaf<'c>> {
         match &leaf.rest()[..] {
             [] => Ok(leaf),
-            rest => self.with_parts(leaf, at, self.costs(rest)).await,
+            rest => self.0.with_parts(leaf, at, self.costs(rest)).await,
         }
     }
 
     /// Where a key is, according to the leaf of a route.
     pub(crate) fn place(&self, leaf: &Leaf<'_>, r: &Route, key: &[u8]) -> Place {
-        if self.node.g.fences {
+        if self.0.node.g.fences {
             let (low, high) = leaf.fences();
             let ends_before = upper(high).is_some_and(|high| key >= high);
             return match (key < low, ends_before) {
@@ -78,8 +81,8 @@ impl Chime {
 
     /// The route to the right sibling.
     pub(crate) fn right(&self, leaf: &Leaf<'_>, r: &Route) -> Result<Route> {
-        self.ep.check_deadline("the end of a walk to the right", r.leaf.bits())?;
-        self.retried.set(true);
+        self.0.ep.check_deadline("the end of a walk to the right", r.leaf.bits())?;
+        self.0.retried.set(true);
         let sibling = leaf.sibling();
         if sibling.is_null() {
             return Err(Error::corrupt(format!("leaf {} ends early and has no sibling", r.leaf)));
@@ -89,15 +92,15 @@ impl Chime {
 
     /// The slot in which a key is according to the hotspot buffer.
     pub(crate) fn hot_slot(&self, leaf: GlobalAddr, key: &[u8]) -> Option<usize> {
-        let (g, hotspots) = (&self.node.g, self.node.hotspots.as_ref()?);
-        self.ep.stage_cost(Stage::FingerprintScan, 1);
+        let (g, hotspots) = (&self.0.node.g, self.0.node.hotspots.as_ref()?);
+        self.0.ep.stage_cost(Stage::FingerprintScan, 1);
         let home = g.home(key);
         hotspots.find(leaf, (0..g.near).map(|d| g.slot(home, d)), key)
     }
 
     /// A key was accessed in a slot.
     pub(crate) fn note_slot(&self, leaf: GlobalAddr, slot: usize, key: &[u8]) {
-        if let Some(hotspots) = &self.node.hotspots {
+        if let Some(hotspots) = &self.0.node.hotspots {
             hotspots.note(leaf, slot, key);
         }
     }
@@ -107,9 +110,9 @@ impl Chime {
         &self,
         at: GlobalAddr,
         key: &[u8],
-    ) -> Result<Option<(Leaf<'_>, usize)>> {
+    ) -> Result<Option<(Leaf<'c>, usize)>> {
         let Some(slot) = self.hot_slot(at, key) else { return Ok(None) };
-        let leaf = self.sample(at, &[self.node.g.single(slot)]).await?;
+        let leaf = self.sample(at, &[self.0.node.g.single(slot)]).await?;
         Ok(leaf.and_then(|leaf| leaf.find(key).map(|slot| (leaf, slot))))
     }
 }

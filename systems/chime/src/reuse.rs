@@ -13,8 +13,11 @@ use dmtree_parts::bytes::get_addr;
 use dmtree_parts::published::Published;
 use dmtree_pool::PoolOptions;
 
+use crate::get::Reads;
 use crate::index::Chime;
 use crate::options::Options;
+use crate::read::Leaves;
+use crate::split::Splits;
 
 const OTHER_LIFE: &[u8; 6] = b"other!";
 
@@ -33,9 +36,9 @@ fn options(hotspot_share: f64) -> Options {
 async fn reuse(c: &Chime, n: u64, sibling: Option<GlobalAddr>) -> Result<()> {
     let (g, key) = (&c.node.g, key(n));
     let old = c.fresh_route(&key).await?;
-    let leaf = c.read_parts(old.leaf, &[g.whole()]).await?;
+    let leaf = Leaves(c).read_parts(old.leaf, &[g.whole()]).await?;
     let new = c.new_page().await?;
-    c.write_new_leaf(new, &leaf).await?;
+    Splits(c).write_new_leaf(new, &leaf).await?;
     let root = get_addr(&c.ep.read(c.node.root.word, 8).await?.word(0).to_le_bytes(), 0);
     let read = c.ep.read(root, g.page_bytes() as u32).await?;
     let mut image = read.extract(|b| g.plain(b).map(|plain| plain.into_owned())).expect("whole");
@@ -52,7 +55,7 @@ async fn reuse(c: &Chime, n: u64, sibling: Option<GlobalAddr>) -> Result<()> {
     let slot = leaf.find(&key).expect("it is there");
     other.fill(slot, &key, OTHER_LIFE);
     other.set_metadata(sibling.unwrap_or(leaf.sibling()), &low, &low);
-    c.write_new_leaf(old.leaf, &other).await
+    Splits(c).write_new_leaf(old.leaf, &other).await
 }
 
 /// What a client with an old cache finds of a key in a leaf that has moved.
@@ -75,7 +78,7 @@ fn found(hotspot_share: f64, has_sibling: bool) -> Vec<u8> {
     let mut out = Vec::new();
     let read = |out: &mut Vec<u8>| {
         out.clear();
-        old_ep.block_on(old.find(&key(30), out)).expect("an answer")
+        old_ep.block_on(Reads(&old).find(&key(30), out)).expect("an answer")
     };
     (0..3).for_each(|_| assert!(read(&mut out)));
     assert_eq!(out, value(30));

@@ -20,18 +20,22 @@ use dmtree_parts::{Page, Resume, ScanRequest};
 
 use crate::format::Leaf;
 use crate::index::Chime;
+use crate::read::Leaves;
 
 /// Most leaves of one doorbell.
 const TOGETHER: usize = 32;
 
-impl Chime {
+/// Range reads.
+pub(crate) struct Scans<'c>(pub(crate) &'c Chime);
+
+impl<'c> Scans<'c> {
     pub(crate) async fn scan_leaves(
         &self,
         r: &ScanRequest<'_>,
         page: &mut Page,
     ) -> Result<Option<Resume>> {
-        let from = self.bound_key(r.low);
-        let first = self.route(&from).await?.leaf;
+        let from = self.0.bound_key(r.low);
+        let first = self.0.route(&from).await?.leaf;
         let mut ahead = self.leaves_ahead(&from, first, self.leaves_for(r.limit)).await?;
         let mut at = first;
         loop {
@@ -53,14 +57,14 @@ impl Chime {
                     false => None,
                 });
             }
-            self.ep.check_deadline("the next leaf of a scan", at.bits())?;
+            self.0.ep.check_deadline("the next leaf of a scan", at.bits())?;
             at = leaf.sibling();
         }
     }
 
     /// How many leaves have so many pairs, if each is two thirds full.
     fn leaves_for(&self, pairs: usize) -> usize {
-        (3 * pairs).div_ceil(2 * self.node.g.span).min(TOGETHER)
+        (3 * pairs).div_ceil(2 * self.0.node.g.span).min(TOGETHER)
     }
 
     /// READs so many leaves from the leaf of a key on; `None` for one that is being written.
@@ -70,9 +74,9 @@ impl Chime {
         first: GlobalAddr,
         count: usize,
     ) -> Result<VecDeque<(GlobalAddr, Option<Leaf<'_>>)>> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let mut leaves: Vec<_> =
-            self.cached_leaves(from, count, None).iter().map(|leaf| leaf.at).collect();
+            self.0.cached_leaves(from, count, None).iter().map(|leaf| leaf.at).collect();
         if leaves.first() != Some(&first) {
             leaves = vec![first];
         }
@@ -80,9 +84,9 @@ impl Chime {
         for leaf in &leaves {
             verbs.read(*leaf, g.leaf.raw_bytes() as u32);
         }
-        self.ep.step(Step::Entry);
-        let mut read = self.ep.batch(verbs).await?;
-        self.ep.stage_cost(Stage::NodeImage, (leaves.len() * g.span) as u32);
+        self.0.ep.step(Step::Entry);
+        let mut read = self.0.ep.batch(verbs).await?;
+        self.0.ep.stage_cost(Stage::NodeImage, (leaves.len() * g.span) as u32);
         let take = |(i, at): (usize, GlobalAddr)| {
             let mut leaf = g.unread();
             let all = g.whole();
@@ -93,18 +97,18 @@ impl Chime {
     }
 
     /// A leaf in which no key moves.
-    async fn whole_leaf<'g>(&'g self, at: GlobalAddr, early: Option<Leaf<'g>>) -> Result<Leaf<'g>> {
-        let g = &self.node.g;
-        let (mut early, mut backoff) = (early, self.ep.backoff("leaf being written", at));
+    async fn whole_leaf(&self, at: GlobalAddr, early: Option<Leaf<'c>>) -> Result<Leaf<'c>> {
+        let g = &self.0.node.g;
+        let (mut early, mut backoff) = (early, self.0.ep.backoff("leaf being written", at));
         loop {
             let leaf = match early.take() {
                 Some(leaf) => leaf,
-                None => self.read_parts(at, &[g.whole()]).await?,
+                None => Leaves(self.0).read_parts(at, &[g.whole()]).await?,
             };
             if (0..g.span).all(|home| leaf.agrees(home)) {
                 return Ok(leaf);
             }
-            self.retried.set(true);
+            self.0.retried.set(true);
             backoff.step().await?;
         }
     }
@@ -122,6 +126,6 @@ impl Chime {
         found.dedup_by(|a, b| a.0 == b.0);
         let room = r.limit - page.len();
         found.iter().take(room).for_each(|(key, value)| page.push(key, value));
-        self.ep.stage_cost(Stage::ScanCollect, found.len() as u32);
+        self.0.ep.stage_cost(Stage::ScanCollect, found.len() as u32);
     }
 }

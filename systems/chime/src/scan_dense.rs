@@ -22,19 +22,24 @@ use dmtree_parts::blink::Descent;
 use dmtree_parts::{Page, Resume, ScanRequest};
 
 use crate::format::{Leaf, Part, next};
+use crate::get::Reads;
 use crate::index::Chime;
 use crate::options::Scan;
+use crate::scan::Scans;
 
 /// Most integers of a page.
 const MOST: usize = 1000;
 
-impl Chime {
+/// Range reads of integers, by the keys that may be there.
+pub(crate) struct DenseScans<'c>(pub(crate) &'c Chime);
+
+impl<'c> DenseScans<'c> {
     pub(crate) async fn scan_integers(
         &self,
         r: &ScanRequest<'_>,
         page: &mut Page,
     ) -> Result<Option<Resume>> {
-        let mut keys = vec![self.bound_key(r.low)];
+        let mut keys = vec![self.0.bound_key(r.low)];
         if !r.contains(&keys[0]) {
             keys[0] = next(&keys[0]);
         }
@@ -45,7 +50,7 @@ impl Chime {
         keys.retain(|key| r.contains(key));
         let Some(last) = keys.last().cloned() else { return Ok(None) };
         let images = self.read_range(&keys).await?;
-        self.ep.stage_cost(Stage::ScanCollect, keys.len() as u32);
+        self.0.ep.stage_cost(Stage::ScanCollect, keys.len() as u32);
         let (mut value, mut below) = (Vec::new(), 0);
         for (n, key) in keys.iter().enumerate() {
             value.clear();
@@ -55,7 +60,7 @@ impl Chime {
                     value.extend_from_slice(found);
                     true
                 }
-                None => self.find(key, &mut value).await?,
+                None => Reads(self.0).find(key, &mut value).await?,
             };
             if found {
                 page.push(key, &value);
@@ -66,7 +71,7 @@ impl Chime {
             return Err(Error::invalid(format!(
                 "scan is {:?}: {} of {below} integers are keys, from {:02x?} on; it needs dense \
                  integers, or coarse",
-                self.node.o.scan,
+                self.0.node.o.scan,
                 page.len(),
                 keys[0],
             )));
@@ -90,18 +95,18 @@ impl Chime {
             limit: 1,
         };
         let mut first = Page::new();
-        self.scan_leaves(&r, &mut first).await?;
+        Scans(self.0).scan_leaves(&r, &mut first).await?;
         Ok(first.get(0).map(|(key, _)| Resume(Bound::Included(key.to_vec()))))
     }
 
     /// READs what integers that ascend need, in one doorbell.
-    async fn read_range(&self, keys: &[Vec<u8>]) -> Result<Vec<Leaf<'_>>> {
-        let g = &self.node.g;
+    async fn read_range(&self, keys: &[Vec<u8>]) -> Result<Vec<Leaf<'c>>> {
+        let g = &self.0.node.g;
         let last = &keys[keys.len() - 1];
-        let mut leaves = self.cached_leaves(&keys[0], keys.len(), Some(last));
+        let mut leaves = self.0.cached_leaves(&keys[0], keys.len(), Some(last));
         if leaves.is_empty() {
-            self.route(&keys[0]).await?;
-            leaves = self.cached_leaves(&keys[0], keys.len(), Some(last));
+            self.0.route(&keys[0]).await?;
+            leaves = self.0.cached_leaves(&keys[0], keys.len(), Some(last));
         }
         let (mut verbs, mut slots) = (VerbVec::new(), 0);
         let mut parts: Vec<(GlobalAddr, Part)> = Vec::new();
@@ -121,9 +126,9 @@ impl Chime {
         if parts.is_empty() {
             return Ok(Vec::new());
         }
-        self.ep.step(Step::Entry);
-        let mut read = self.ep.batch(verbs).await?;
-        self.ep.stage_cost(Stage::NodeImage, slots as u32);
+        self.0.ep.step(Step::Entry);
+        let mut read = self.0.ep.batch(verbs).await?;
+        self.0.ep.stage_cost(Stage::NodeImage, slots as u32);
         let mut images: BTreeMap<u64, Leaf<'_>> = BTreeMap::new();
         for (i, (at, part)) in parts.into_iter().enumerate() {
             let leaf = images.entry(at.bits()).or_insert_with(|| g.unread());
@@ -138,7 +143,7 @@ impl Chime {
 
     /// The runs of slots in which keys of one leaf can be.
     fn runs<'k>(&self, keys: impl Iterator<Item = &'k Vec<u8>>) -> Vec<Part> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let mut wanted = vec![false; g.span];
         for key in keys {
             let home = g.home(key);
@@ -150,7 +155,7 @@ impl Chime {
             match runs.last_mut() {
                 Some(run) if run.end == part.start => run.end = part.end,
                 Some(run)
-                    if self.node.o.scan == Scan::Greedy
+                    if self.0.node.o.scan == Scan::Greedy
                         && part.end - run.start <= g.leaf.bytes() / 2 =>
                 {
                     run.end = part.end;

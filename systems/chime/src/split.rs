@@ -24,11 +24,16 @@ use dmtree_parts::sharing::SharedWrite;
 use crate::format::Leaf;
 use crate::index::Chime;
 use crate::lock::Held;
+use crate::lock::Locks;
+use crate::read::Leaves;
 
 /// Spare nodes: one for the leaf, the others for the levels above.
 const SPARE: usize = 5;
 
-impl Chime {
+/// Splits of leaves.
+pub(crate) struct Splits<'c>(pub(crate) &'c Chime);
+
+impl Splits<'_> {
     pub(crate) async fn split(
         &self,
         held: Held,
@@ -36,11 +41,11 @@ impl Chime {
         leaf: Leaf<'_>,
         job: &mut SharedWrite<'_>,
     ) -> Result<Written> {
-        let g = &self.node.g;
-        let (held, ()) = self.under(held, self.reserve(SPARE).await).await?;
-        let (held, leaf) = self.under(held, self.complete(leaf, at).await).await?;
-        let (held, new) = self.under(held, self.new_page().await).await?;
-        self.ep.stage_cost(Stage::NodeImage, 2 * g.span as u32);
+        let g = &self.0.node.g;
+        let (held, ()) = self.0.under(held, self.0.reserve(SPARE).await).await?;
+        let (held, leaf) = self.0.under(held, Leaves(self.0).complete(leaf, at).await).await?;
+        let (held, new) = self.0.under(held, self.0.new_page().await).await?;
+        self.0.ep.stage_cost(Stage::NodeImage, 2 * g.span as u32);
         let key = job.key;
         let (low, high) = match g.fences {
             true => leaf.fences(),
@@ -48,32 +53,32 @@ impl Chime {
         };
         let (old, low, high) = (leaf.sibling(), low.to_vec(), high.to_vec());
         let full = Divided { keys: leaf.used().count() as u64, slots: g.span as u64 };
-        let (held, mut d) = self.under(held, leaf.divide(key, job.value())).await?;
+        let (held, mut d) = self.0.under(held, leaf.divide(key, job.value())).await?;
         d.right.set_metadata(old, &d.separator, &high);
         d.left.set_metadata(new, &low, &d.separator);
         d.left.raise();
         let written = async {
             self.write_new_leaf(new, &d.right).await?;
             let word = Some(g.word(&d.left)).filter(|_| g.has_vacancy);
-            self.release(held, at, &d.left, &[g.whole()], word).await?;
-            self.add_separator(1, &d.separator, new).await
+            Locks(self.0).release(held, at, &d.left, &[g.whole()], word).await?;
+            self.0.add_separator(1, &d.separator, new).await
         };
         written.await.map_err(Error::effect_unknown)?;
-        self.ep.count_divided(full);
+        self.0.ep.count_divided(full);
         let (slot, is_right) = d.slot;
-        self.note_slot(if is_right { new } else { at }, slot, key);
+        Leaves(self.0).note_slot(if is_right { new } else { at }, slot, key);
         Ok(SPLIT)
     }
 
     /// WRITEs a leaf that no client knows, with its vacancy word and a free lock.
     pub(crate) async fn write_new_leaf(&self, at: GlobalAddr, leaf: &Leaf<'_>) -> Result<()> {
-        let g = &self.node.g;
-        let mut image = self.blank(g.leaf_lock_at() as usize + 8).await?;
+        let g = &self.0.node.g;
+        let mut image = self.0.blank(g.leaf_lock_at() as usize + 8).await?;
         g.leaf.encode(0..g.leaf.bytes(), &leaf.bytes, &mut image);
         if g.has_vacancy {
             put_u64(&mut image, g.words_at() as usize, g.word(leaf));
         }
-        self.ep.step(Step::Structure);
-        self.ep.write(at, image).await.map(drop)
+        self.0.ep.step(Step::Structure);
+        self.0.ep.write(at, image).await.map(drop)
     }
 }

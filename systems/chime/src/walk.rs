@@ -12,15 +12,19 @@ use dmtree_parts::blink::{Chain, Header, Named, highest};
 use dmtree_parts::published::must;
 
 use crate::index::Chime;
+use crate::read::Leaves;
 
-impl Chime {
+/// A look at the whole tree.
+pub(crate) struct Walks<'c>(pub(crate) &'c Chime);
+
+impl Walks<'_> {
     pub(crate) async fn walk_leaves(&self, known: &[Named], shape: &mut Shape) -> Result<()> {
-        let (g, highest) = (&self.node.g, highest(self.node.g.key));
+        let (g, highest) = (&self.0.node.g, highest(self.0.node.g.key));
         let mut chain = Chain::new(known);
         loop {
-            self.ep.renew_deadline();
+            self.0.ep.renew_deadline();
             let at = chain.at;
-            let leaf = self.read_parts(at, &[g.whole()]).await?;
+            let leaf = Leaves(self.0).read_parts(at, &[g.whole()]).await?;
             let bounds = match g.fences {
                 true => leaf.fences(),
                 // Without fence keys every leaf must have a name.
@@ -40,11 +44,11 @@ impl Chime {
             keys.sort_unstable();
             must(keys.windows(2).all(|w| w[0] != w[1]), "a key occurs twice", at)?;
             must((0..g.span).all(|home| leaf.agrees(home)), "a bitmap that is wrong", at)?;
-            if g.has_vacancy && self.node.o.known_words {
-                let word = self.ep.read(at.plus(g.words_at()), 8).await?.word(0);
+            if g.has_vacancy && self.0.node.o.known_words {
+                let word = self.0.ep.read(at.plus(g.words_at()), 8).await?.word(0);
                 must(leaf.fits(word), "a vacancy word that is wrong", at)?;
             }
-            let lock = self.ep.read(at.plus(g.leaf_lock_at()), 8).await?.word(0);
+            let lock = self.0.ep.read(at.plus(g.leaf_lock_at()), 8).await?.word(0);
             must(lock == 0, "a lock that is held", at)?;
             shape.add_leaf(g.span, keys.len(), g.leaf_lock_at() + 8);
             if !chain.leave(&h)? {

@@ -28,9 +28,15 @@ use dmtree_parts::sharing::{SharedWrite, Sharing};
 use crate::format::{Leaf, Room};
 use crate::index::Chime;
 use crate::lock::Held;
+use crate::lock::Locks;
+use crate::read::Leaves;
 use crate::read::Place;
+use crate::split::Splits;
 
-impl Chime {
+/// Writes of a key.
+pub(crate) struct Writes<'c>(pub(crate) &'c Chime);
+
+impl Writes<'_> {
     /// A write that may share its WRITE, or that of another writer.
     pub(crate) async fn write_shared(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
         let change = async |sharing: &mut Sharing| {
@@ -40,7 +46,7 @@ impl Chime {
                 _ => self.insert(&mut job).await,
             }
         };
-        self.node.sharers.write(&self.ep, (key, &w), change).await
+        self.0.node.sharers.write(&self.0.ep, (key, &w), change).await
     }
 
     /// The next route, after a leaf that is not the right one.
@@ -51,34 +57,35 @@ impl Chime {
         r: &Route,
         (key, place): (&[u8], Place),
     ) -> Result<Route> {
-        self.unlock(held).await?;
-        self.ep.check_deadline("the leaf of a key", r.leaf.bits())?;
+        self.0.unlock(held).await?;
+        self.0.ep.check_deadline("the leaf of a key", r.leaf.bits())?;
         match place {
-            Place::Stale => self.fresh_route(key).await,
-            _ => self.right(leaf, r),
+            Place::Stale => self.0.fresh_route(key).await,
+            _ => Leaves(self.0).right(leaf, r),
         }
     }
 
     /// Replaces the value of a key, or deletes the key.
     async fn update(&self, job: &mut SharedWrite<'_>) -> Result<Written> {
-        let (g, key) = (&self.node.g, job.key);
+        let (g, key) = (&self.0.node.g, job.key);
         let deletes = matches!(job.write, Write::Delete);
         let near = g.parts(g.home(key), g.near);
-        let mut r = self.route(key).await?;
+        let mut r = self.0.route(key).await?;
         loop {
             let (held, word) = match deletes {
-                true => self.lock_for_insert(r.leaf).await?,
-                false => (self.lock_leaf(r.leaf).await?, 0),
+                true => Locks(self.0).lock_for_insert(r.leaf).await?,
+                false => (Locks(self.0).lock_leaf(r.leaf).await?, 0),
             };
             if !deletes {
-                let guessed = self.guess(r.leaf, key).await;
-                let (held, guessed) = self.under(held, guessed).await?;
+                let guessed = Leaves(self.0).guess(r.leaf, key).await;
+                let (held, guessed) = self.0.under(held, guessed).await?;
                 if let Some((leaf, slot)) = guessed {
                     return self.overwrite(held, r.leaf, (leaf, slot), job).await;
                 }
             }
-            let (held, leaf) = self.under(held, self.read_parts(r.leaf, &near).await).await?;
-            let place = self.place(&leaf, &r, key);
+            let (held, leaf) =
+                self.0.under(held, Leaves(self.0).read_parts(r.leaf, &near).await).await?;
+            let place = Leaves(self.0).place(&leaf, &r, key);
             let found =
                 leaf.find(key).filter(|_| matches!(place, Place::Here | Place::HereOrRight));
             if let Some(slot) = found {
@@ -88,7 +95,7 @@ impl Chime {
                 };
             }
             if place == Place::Here {
-                self.unlock(held).await?;
+                self.0.unlock(held).await?;
                 return Ok(ABSENT);
             }
             r = self.elsewhere(held, &leaf, &r, (key, place)).await?;
@@ -103,10 +110,10 @@ impl Chime {
         (mut leaf, slot): (Leaf<'_>, usize),
         job: &mut SharedWrite<'_>,
     ) -> Result<Written> {
-        self.ep.stage_cost(Stage::EntryCheck, 1);
+        self.0.ep.stage_cost(Stage::EntryCheck, 1);
         leaf.set_value(slot, job.value());
-        self.note_slot(at, slot, job.key);
-        self.release(held, at, &leaf, &[self.node.g.single(slot)], None).await?;
+        Leaves(self.0).note_slot(at, slot, job.key);
+        Locks(self.0).release(held, at, &leaf, &[self.0.node.g.single(slot)], None).await?;
         Ok(UPDATED)
     }
 
@@ -118,34 +125,35 @@ impl Chime {
         (mut leaf, slot): (Leaf<'_>, usize),
         word: u64,
     ) -> Result<Written> {
-        let (g, offset) = (&self.node.g, leaf.offset(slot));
+        let (g, offset) = (&self.0.node.g, leaf.offset(slot));
         let home = g.slot(slot, g.span - offset);
         leaf.remove(slot);
-        let word = self.node.g.noted(&leaf, word, [slot].into_iter(), &[]);
-        self.release(held, at, &leaf, &g.touched(home, offset + 1), Some(word)).await?;
+        let word = self.0.node.g.noted(&leaf, word, [slot].into_iter(), &[]);
+        Locks(self.0).release(held, at, &leaf, &g.touched(home, offset + 1), Some(word)).await?;
         Ok(UPDATED)
     }
 
     async fn insert(&self, job: &mut SharedWrite<'_>) -> Result<Written> {
-        let (g, key) = (&self.node.g, job.key);
+        let (g, key) = (&self.0.node.g, job.key);
         let home = g.home(key);
-        let mut r = self.route(key).await?;
+        let mut r = self.0.route(key).await?;
         loop {
-            let (held, word) = self.lock_for_insert(r.leaf).await?;
-            let least = if self.node.o.whole_neighbourhood { g.near } else { 1 };
+            let (held, word) = Locks(self.0).lock_for_insert(r.leaf).await?;
+            let least = if self.0.node.o.whole_neighbourhood { g.near } else { 1 };
             let parts = g.parts(home, g.reach(word, home).max(least));
-            let (held, leaf) = self.under(held, self.read_parts(r.leaf, &parts).await).await?;
-            let place = match self.place(&leaf, &r, key) {
+            let (held, leaf) =
+                self.0.under(held, Leaves(self.0).read_parts(r.leaf, &parts).await).await?;
+            let place = match Leaves(self.0).place(&leaf, &r, key) {
                 Place::HereOrRight => {
                     let right = self.goes_right(&leaf, r.leaf, word, key).await;
-                    let (_, right) = self.under(held, right).await?;
+                    let (_, right) = self.0.under(held, right).await?;
                     if right { Place::Right } else { Place::Here }
                 }
                 place => place,
             };
             if place != Place::Here {
                 r = self.elsewhere(held, &leaf, &r, (key, place)).await?;
-                if !self.node.o.keep_terminator && !r.cached && place == Place::Right {
+                if !self.0.node.o.keep_terminator && !r.cached && place == Place::Right {
                     r.next = GlobalAddr::NULL;
                 }
                 continue;
@@ -154,7 +162,7 @@ impl Chime {
                 return self.put_new(held, r.leaf, (leaf, word), job).await;
             };
             if let Some(refused) = job.write.refused(Some(leaf.value(slot))) {
-                self.unlock(held).await?;
+                self.0.unlock(held).await?;
                 return Ok(refused);
             }
             return self.overwrite(held, r.leaf, (leaf, slot), job).await;
@@ -172,12 +180,12 @@ impl Chime {
         if leaf.used().any(|i| leaf.key(i) >= key) {
             return Ok(false);
         }
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let last = g.largest(word);
         if leaf.has(last) {
             return Ok(!leaf.is_used(last) || leaf.key(last) < key);
         }
-        let single = self.read_parts(at, &[g.single(last)]).await?;
+        let single = Leaves(self.0).read_parts(at, &[g.single(last)]).await?;
         Ok(!single.is_used(last) || single.key(last) < key)
     }
 
@@ -189,34 +197,35 @@ impl Chime {
         (leaf, word): (Leaf<'_>, u64),
         job: &mut SharedWrite<'_>,
     ) -> Result<Written> {
-        let (g, key) = (&self.node.g, job.key);
-        self.ep.stage_cost(Stage::EntryCheck, 1);
+        let (g, key) = (&self.0.node.g, job.key);
+        self.0.ep.stage_cost(Stage::EntryCheck, 1);
         if !g.hopscotch {
             return self.put_sorted(held, at, leaf, job).await;
         }
         let home = g.home(key);
         let (held, mut leaf) = match leaf.has_free_from(home) {
             true => (held, leaf),
-            false => self.under(held, self.complete(leaf, at).await).await?,
+            false => self.0.under(held, Leaves(self.0).complete(leaf, at).await).await?,
         };
         let Some(room) = g.room(&leaf.offsets(), home) else {
             // Boxed because it is rare and large.
-            return Box::pin(self.split(held, at, leaf, job)).await;
+            return Box::pin(Splits(self.0).split(held, at, leaf, job)).await;
         };
         let Room { moves, slot, reach } = &room;
-        if self.node.o.whole_moves && !moves.is_empty() {
-            let (held, mut leaf) = self.under(held, self.complete(leaf, at).await).await?;
+        if self.0.node.o.whole_moves && !moves.is_empty() {
+            let (held, mut leaf) =
+                self.0.under(held, Leaves(self.0).complete(leaf, at).await).await?;
             leaf.put_into(&room, key, job.value());
             leaf.raise();
             let word = g.noted(&leaf, word, 0..g.span, moves);
-            self.release(held, at, &leaf, &[g.whole()], Some(word)).await?;
+            Locks(self.0).release(held, at, &leaf, &[g.whole()], Some(word)).await?;
             return Ok(INSERTED);
         }
         leaf.put_into(&room, key, job.value());
         let touched = (0..*reach).map(|d| g.slot(home, d));
         let word = g.noted(&leaf, word, touched, moves);
-        self.release(held, at, &leaf, &g.touched(home, *reach), Some(word)).await?;
-        self.note_slot(at, *slot, key);
+        Locks(self.0).release(held, at, &leaf, &g.touched(home, *reach), Some(word)).await?;
+        Leaves(self.0).note_slot(at, *slot, key);
         Ok(INSERTED)
     }
 
@@ -227,14 +236,14 @@ impl Chime {
         mut leaf: Leaf<'_>,
         job: &mut SharedWrite<'_>,
     ) -> Result<Written> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         if leaf.used().count() == g.span {
-            return Box::pin(self.split(held, at, leaf, job)).await;
+            return Box::pin(Splits(self.0).split(held, at, leaf, job)).await;
         }
-        self.ep.stage_cost(Stage::NodeImage, g.span as u32);
+        self.0.ep.stage_cost(Stage::NodeImage, g.span as u32);
         leaf.insert_sorted(job.key, job.value());
         leaf.raise();
-        self.release(held, at, &leaf, &[g.whole()], None).await?;
+        Locks(self.0).release(held, at, &leaf, &[g.whole()], None).await?;
         Ok(INSERTED)
     }
 }

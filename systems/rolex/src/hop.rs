@@ -22,6 +22,7 @@ use crate::format::MAP_BITS;
 use crate::index::Rolex;
 use crate::leaf::Node;
 use crate::write::Held;
+use crate::write::Writes;
 
 /// The bits of a leaf in the vacancy word.
 const MAP: u64 = (1 << MAP_BITS) - 1;
@@ -42,7 +43,10 @@ impl Half<'_> {
     }
 }
 
-impl Rolex {
+/// Moves between the slots of a leaf.
+pub(crate) struct Hops<'c>(pub(crate) &'c Rolex);
+
+impl<'c> Hops<'c> {
     /// The WRITE of the slot of a key with a new value.
     pub(crate) async fn overwritten(
         &self,
@@ -53,7 +57,7 @@ impl Rolex {
         let lost = || Error::corrupt(format!("the leaf at {at} has lost a key under its lock"));
         let slot = leaf.find(job.key).ok_or_else(lost)?;
         leaf.set_value(slot, job.value());
-        let table = self.node.g.table.as_ref().ok_or_else(lost)?;
+        let table = self.0.node.g.table.as_ref().ok_or_else(lost)?;
         self.images(at, &leaf, &[table.single(slot)]).await
     }
 
@@ -65,10 +69,10 @@ impl Rolex {
         parts: &[Part],
     ) -> Result<Vec<(GlobalAddr, Buf)>> {
         let mut writes = Vec::new();
-        let Some(table) = &self.node.g.table else { return Ok(writes) };
+        let Some(table) = &self.0.node.g.table else { return Ok(writes) };
         for part in parts {
             let raw = table.leaf.written(part.clone());
-            let mut image = self.blank(raw.len()).await?;
+            let mut image = self.0.blank(raw.len()).await?;
             table.leaf.encode(part.clone(), &leaf.bytes, &mut image);
             writes.push((at.plus(raw.start as u64), image));
         }
@@ -79,7 +83,7 @@ impl Rolex {
     async fn complete<'g>(&self, half: &Half<'g>) -> Result<Leaf<'g>> {
         match &half.leaf.rest()[..] {
             [] => Ok(half.leaf.clone()),
-            rest => self.with_parts(half.leaf.clone(), half.at, (rest, self.node.g.span)).await,
+            rest => self.0.with_parts(half.leaf.clone(), half.at, (rest, self.0.node.g.span)).await,
         }
     }
 
@@ -92,7 +96,7 @@ impl Rolex {
     ) -> Result<Half<'g>> {
         let slots = table.reach(word >> shift & MAP, home).max(table.near);
         let parts = table.parts(home, slots);
-        let leaf = self.with_parts(table.unread(), at, (&parts, self.node.g.span)).await?;
+        let leaf = self.0.with_parts(table.unread(), at, (&parts, self.0.node.g.span)).await?;
         Ok(Half { at, leaf, shift })
     }
 
@@ -104,10 +108,10 @@ impl Rolex {
         at: GlobalAddr,
         job: &mut SharedWrite<'_>,
     ) -> Result<Option<Written>> {
-        let (g, home) = (&self.node.g, table.home(job.key));
+        let (g, home) = (&self.0.node.g, table.home(job.key));
         let read = async {
             let word = match g.has_vacancy {
-                true => self.ep.read(at.plus(g.lock_at() - 8), 8).await?.word(0),
+                true => self.0.ep.read(at.plus(g.lock_at() - 8), 8).await?.word(0),
                 false => u64::MAX,
             };
             let half = self.half(table, (at, 0), (word, home)).await?;
@@ -118,18 +122,18 @@ impl Rolex {
             };
             Ok((word, half, synonym, node.has_moved()))
         };
-        let (held, (word, leaf, synonym, moved)) = self.under(held, read.await).await?;
+        let (held, (word, leaf, synonym, moved)) = self.0.under(held, read.await).await?;
         if moved {
-            return self.unlock(held).await.map(|()| None);
+            return self.0.unlock(held).await.map(|()| None);
         }
-        self.ep.stage_cost(Stage::EntryCheck, 1);
+        self.0.ep.stage_cost(Stage::EntryCheck, 1);
         let mut halves: Vec<Half<'_>> = [Some(leaf), synonym].into_iter().flatten().collect();
         let has = |half: &Half<'_>| half.leaf.find(job.key).is_some();
         if let Some(found) = halves.iter().position(has) {
             let half = halves.swap_remove(found);
             // The slot is written with what its line holds; the head too, where there are replicas.
             let place = (half.at, Node::Hopscotch(half.leaf));
-            return self.put_present(held, place, job).await.map(Some);
+            return Writes(self.0).put_present(held, place, job).await.map(Some);
         }
         let mut held = held;
         for half in &mut halves {
@@ -140,7 +144,7 @@ impl Rolex {
             }
         }
         if halves.len() > 1 {
-            return self.full(held, at).await.map(Some);
+            return Writes(self.0).full(held, at).await.map(Some);
         }
         let Some(leaf) = halves.pop() else { return Ok(None) };
         self.link_synonym(held, table, leaf, word, job).await.map(Some)
@@ -157,15 +161,15 @@ impl Rolex {
     ) -> Result<Result<Written, Held>> {
         let home = table.home(job.key);
         if !half.leaf.has_free_from(home) {
-            half.leaf = self.under(held, self.complete(half).await).await?.1;
+            half.leaf = self.0.under(held, self.complete(half).await).await?.1;
         }
         let Some(room) = table.room(&half.leaf.offsets(), home) else { return Ok(Err(held)) };
         half.leaf.put_into(&room, job.key, job.value());
         let touched = (0..room.reach).map(|d| table.slot(home, d));
-        let word = self.node.g.has_vacancy.then(|| half.noted(word, touched));
+        let word = self.0.node.g.has_vacancy.then(|| half.noted(word, touched));
         let parts = table.touched(home, room.reach);
         let writes = self.images(half.at, &half.leaf, &parts).await?;
-        self.release(held, writes, word).await?;
+        Writes(self.0).release(held, writes, word).await?;
         Ok(Ok(INSERTED))
     }
 
@@ -178,19 +182,20 @@ impl Rolex {
         word: u64,
         job: &mut SharedWrite<'_>,
     ) -> Result<Written> {
-        let read = async { Ok((self.complete(&leaf).await?, self.new_synonym(leaf.at).await?)) };
-        let (held, (whole, at)) = self.under(held, read.await).await?;
+        let read =
+            async { Ok((self.complete(&leaf).await?, Writes(self.0).new_synonym(leaf.at).await?)) };
+        let (held, (whole, at)) = self.0.under(held, read.await).await?;
         leaf.leaf = whole;
         leaf.leaf.set_metadata(at, &[], &[]);
         let mut synonym = Half { at, leaf: table.empty_leaf(), shift: MAP_BITS };
         synonym.leaf.fill(table.home(job.key), job.key, job.value());
         let slots = 0..table.span;
         let noted = synonym.noted(leaf.noted(word, slots.clone()), slots);
-        let leaf = (leaf.at, self.sealed(&mut Node::Hopscotch(leaf.leaf)).await?);
-        let synonym = (at, self.sealed(&mut Node::Hopscotch(synonym.leaf)).await?);
-        let first = self.node.o.destination_first;
+        let leaf = (leaf.at, Writes(self.0).sealed(&mut Node::Hopscotch(leaf.leaf)).await?);
+        let synonym = (at, Writes(self.0).sealed(&mut Node::Hopscotch(synonym.leaf)).await?);
+        let first = self.0.node.o.destination_first;
         let both = if first { vec![synonym, leaf] } else { vec![leaf, synonym] };
-        self.release(held, both, self.node.g.has_vacancy.then_some(noted)).await?;
+        Writes(self.0).release(held, both, self.0.node.g.has_vacancy.then_some(noted)).await?;
         Ok(INSERTED)
     }
 
@@ -210,7 +215,7 @@ impl Rolex {
                 continue;
             }
             if synonym.is_none() {
-                let at = self.new_synonym(at).await?;
+                let at = Writes(self.0).new_synonym(at).await?;
                 leaf.leaf.set_metadata(at, &[], &[]);
                 synonym = Some(Half { at, leaf: table.empty_leaf(), shift: MAP_BITS });
             }
@@ -223,11 +228,11 @@ impl Rolex {
         let mut word = 0;
         for half in [Some(leaf), synonym].into_iter().flatten() {
             word = half.noted(word, 0..table.span);
-            let image = self.sealed(&mut Node::Hopscotch(half.leaf)).await?;
-            self.ep.write(half.at, image).await?;
+            let image = Writes(self.0).sealed(&mut Node::Hopscotch(half.leaf)).await?;
+            self.0.ep.write(half.at, image).await?;
         }
-        if self.node.g.has_vacancy {
-            self.ep.write_word(at.plus(self.node.g.lock_at() - 8), word).await?;
+        if self.0.node.g.has_vacancy {
+            self.0.ep.write_word(at.plus(self.0.node.g.lock_at() - 8), word).await?;
         }
         Ok(())
     }

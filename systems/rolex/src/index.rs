@@ -13,8 +13,13 @@ use dmtree_parts::{
 };
 
 use crate::directory::Directory;
+use crate::load::Loads;
 use crate::node::RolexNode;
 use crate::options::Options;
+use crate::read::Reads;
+use crate::scan::Scans;
+use crate::walk::Walks;
+use crate::write::Writes;
 
 /// A ROLEX client: one fabric slot. [`dmtree_parts::RangeIndex`] documents its operations.
 #[derive(Debug)]
@@ -47,19 +52,19 @@ impl Published for Rolex {
     }
 
     async fn format_empty(&self) -> Result<()> {
-        self.format_directory().await
+        Loads(self).format_directory().await
     }
 
     async fn read_key(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
-        self.get_shared(key, out).await
+        Reads(self).get_shared(key, out).await
     }
 
     async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
-        self.write_shared(key, w).await
+        Writes(self).write_shared(key, w).await
     }
 
     async fn scan_page(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        self.scan_leaves(r, page).await
+        Scans(self).scan_leaves(r, page).await
     }
 
     async fn hear(&self, keys: &mut dyn Iterator<Item = Result<Vec<u8>>>) -> Result<bool> {
@@ -78,7 +83,7 @@ impl Published for Rolex {
             told.push(key);
         }
         let keys = told.iter().map(Vec::as_slice).collect();
-        let trained = self.train(keys, &Pairs::default()).await?;
+        let trained = Loads(self).train(keys, &Pairs::default()).await?;
         let late = "keys are foretold before the first pair is stored, and this index has pairs";
         trained.map(|_| true).ok_or_else(|| Error::invalid(late))
     }
@@ -86,10 +91,10 @@ impl Published for Rolex {
     /// The fill is what the ranks of the keys make it: leaves are full but for keys to come.
     async fn load_empty(&self, all: &mut Pairs, _: Fill) -> Result<Option<u64>> {
         let keys = (0..all.len()).map(|i| all.key(i)).collect();
-        self.train(keys, all).await
+        Loads(self).train(keys, all).await
     }
 
     async fn walk_all(&self, shape: &mut Shape) -> Result<()> {
-        self.walk_leaves(shape).await
+        Walks(self).walk_leaves(shape).await
     }
 }

@@ -25,19 +25,25 @@ use dmtree_parts::pairs::Pairs;
 
 use crate::directory::{Directory, Header, KEY_BYTES, Models, check_of, share};
 use crate::form::Form;
+use crate::hop::Hops;
 use crate::index::Rolex;
 use crate::leaf::Node;
 use crate::node::KIND;
+use crate::read::Reads;
 use crate::write::Held;
+use crate::write::Writes;
 
 /// Bytes of a WRITE of trained keys.
 const PIECE: usize = 64 << 10;
 
-impl Rolex {
+/// The bulk load.
+pub(crate) struct Loads<'c>(pub(crate) &'c Rolex);
+
+impl Loads<'_> {
     /// Writes the directory of an empty index that was told of no key.
     pub(crate) async fn format_directory(&self) -> Result<()> {
         let d = self.write_directory(Form::default(), Vec::new(), &Pairs::default()).await?;
-        self.set_first_root(d.at).await
+        self.0.set_first_root(d.at).await
     }
 
     /// Trains an index without keys anew, on what it was trained on and on these keys, and stores
@@ -58,27 +64,27 @@ impl Rolex {
             }
         };
         for ordinal in 0..old.models.leaves() {
-            self.ep.renew_deadline();
-            let (at, mut leaf) = (old.leaf(ordinal), self.node.g.empty_node());
+            self.0.ep.renew_deadline();
+            let (at, mut leaf) = (old.leaf(ordinal), self.0.node.g.empty_node());
             leaf.set_moved();
-            self.ep.write(at, self.sealed(&mut leaf).await?).await?;
+            self.0.ep.write(at, Writes(self.0).sealed(&mut leaf).await?).await?;
         }
         let (from, to) = (old.at.bits(), built.at.bits());
-        if self.ep.cas(self.node.root.word, from, to).await? != from {
+        if self.0.ep.cas(self.0.node.root.word, from, to).await? != from {
             return Err(Error::corrupt("the directory has changed under all of its locks"));
         }
         let leaves = u64::from(built.models.leaves());
-        self.uses(built);
+        Reads(self.0).uses(built);
         self.unlock_all(locks).await?;
         Ok(Some(leaves))
     }
 
     /// The directory that the root word names.
     async fn latest(&self) -> Result<Arc<Directory>> {
-        let known = self.directory().await?;
-        match self.root_pointer().await? {
+        let known = Reads(self.0).directory().await?;
+        match self.0.root_pointer().await? {
             at if at == known.at => Ok(known),
-            at => Ok(self.uses(self.read_directory(at).await?)),
+            at => Ok(Reads(self.0).uses(Reads(self.0).read_directory(at).await?)),
         }
     }
 
@@ -86,10 +92,10 @@ impl Rolex {
     async fn lock_empty(&self, d: &Directory) -> Result<Option<Vec<Held>>> {
         let mut locks = Vec::new();
         for ordinal in 0..d.models.leaves() {
-            self.ep.renew_deadline();
+            self.0.ep.renew_deadline();
             let at = d.leaf(ordinal);
-            locks.push(self.lock(at).await?);
-            let is_empty = match self.read_leaf(at, None).await {
+            locks.push(Writes(self.0).lock(at).await?);
+            let is_empty = match Reads(self.0).read_leaf(at, None).await {
                 Ok(leaf) => leaf.pairs().is_empty() && !leaf.has_moved(),
                 Err(e) => {
                     self.unlock_all(locks).await?;
@@ -106,15 +112,15 @@ impl Rolex {
 
     async fn unlock_all(&self, locks: Vec<Held>) -> Result<()> {
         for held in locks {
-            self.ep.renew_deadline();
-            self.unlock(held).await?;
+            self.0.ep.renew_deadline();
+            self.0.unlock(held).await?;
         }
         Ok(())
     }
 
     /// The keys of a directory and more, ascending, as numbers that fit all of them.
     fn merged(&self, old: &Directory, more: Vec<&[u8]>) -> Result<(Form, Vec<u128>)> {
-        let (form, bytes) = (&old.header.form, self.node.g.key);
+        let (form, bytes) = (&old.header.form, self.0.node.g.key);
         let held: Vec<Vec<u8>> =
             old.models.keys().iter().map(|number| form.key(*number, bytes)).collect();
         let mut all: Vec<&[u8]> = held.iter().map(Vec::as_slice).chain(more).collect();
@@ -132,39 +138,43 @@ impl Rolex {
         keys: Vec<u128>,
         pairs: &Pairs,
     ) -> Result<Arc<Directory>> {
-        let (pool, index, stride) = (&self.node.pool, self.node.root.index, self.node.g.stride());
+        let (pool, index, stride) =
+            (&self.0.node.pool, self.0.node.root.index, self.0.node.g.stride());
         let check = check_of(&keys);
-        let models = Models::train(&self.node.o, keys)?;
+        let models = Models::train(&self.0.node.o, keys)?;
         let mut regions = Vec::new();
-        for node in self.node.memory_nodes() {
-            self.ep.renew_deadline();
+        for node in self.0.node.memory_nodes() {
+            self.0.ep.renew_deadline();
             let bytes = share(models.leaves(), stride, pool.memory_nodes());
-            regions.push(pool.supply().alloc_region(&self.ep, (index, KIND), bytes, node).await?);
+            regions.push(pool.supply().alloc_region(&self.0.ep, (index, KIND), bytes, node).await?);
         }
         let stored = self.write_keys(models.keys()).await?;
         let header = Header { form, keys: (models.keys().len() as u64, stored, check), regions };
-        let mut image = self.blank(Header::bytes(pool.memory_nodes())).await?;
+        let mut image = self.0.blank(Header::bytes(pool.memory_nodes())).await?;
         header.encode(&mut image);
         let bytes = image.len() as u32;
-        let at = pool.supply().alloc_bump_on(&self.ep, (index, KIND), bytes, stored.node()).await?;
-        self.ep.write(at, image).await?;
+        let at =
+            pool.supply().alloc_bump_on(&self.0.ep, (index, KIND), bytes, stored.node()).await?;
+        self.0.ep.write(at, image).await?;
         let d = Arc::new(Directory::new(at, header, models, stride));
         self.write_pairs(&d, pairs).await?;
         Ok(d)
     }
 
     async fn write_keys(&self, keys: &[u128]) -> Result<GlobalAddr> {
-        let (pool, bytes) = (&self.node.pool, (keys.len() * KEY_BYTES) as u64);
-        let mut nodes = self.node.memory_nodes();
+        let (pool, bytes) = (&self.0.node.pool, (keys.len() * KEY_BYTES) as u64);
+        let mut nodes = self.0.node.memory_nodes();
         let node = nodes.next().ok_or_else(|| Error::invalid("a pool without memory nodes"))?;
-        let at =
-            pool.supply().alloc_region(&self.ep, (self.node.root.index, KIND), bytes, node).await?;
+        let at = pool
+            .supply()
+            .alloc_region(&self.0.ep, (self.0.node.root.index, KIND), bytes, node)
+            .await?;
         for (n, piece) in keys.chunks(PIECE / KEY_BYTES).enumerate() {
-            self.ep.renew_deadline();
-            let mut image = self.blank(piece.len() * KEY_BYTES).await?;
+            self.0.ep.renew_deadline();
+            let mut image = self.0.blank(piece.len() * KEY_BYTES).await?;
             let numbers = image.chunks_exact_mut(KEY_BYTES).zip(piece);
             numbers.for_each(|(to, key)| to.copy_from_slice(&key.to_le_bytes()));
-            self.ep.write(at.plus((n * PIECE) as u64), image).await?;
+            self.0.ep.write(at.plus((n * PIECE) as u64), image).await?;
         }
         Ok(at)
     }
@@ -180,13 +190,13 @@ impl Rolex {
                 next += 1;
             }
             let (own, at) = ((first..next).map(|i| pairs.get(i)), d.leaf(ordinal));
-            self.ep.renew_deadline();
-            if let Some(table) = &self.node.g.table {
-                self.write_hopscotch(table, at, own).await?;
+            self.0.ep.renew_deadline();
+            if let Some(table) = &self.0.node.g.table {
+                Hops(self.0).write_hopscotch(table, at, own).await?;
             } else if first < next {
-                let mut leaf = self.node.g.empty();
+                let mut leaf = self.0.node.g.empty();
                 own.for_each(|(key, value)| leaf.insert(key, value));
-                self.ep.write(at, self.sealed(&mut Node::Sorted(leaf)).await?).await?;
+                self.0.ep.write(at, Writes(self.0).sealed(&mut Node::Sorted(leaf)).await?).await?;
             }
         }
         Ok(())

@@ -59,7 +59,10 @@ impl<'g> Group<'g> {
     }
 }
 
-impl Rolex {
+/// Reads of a key.
+pub(crate) struct Reads<'c>(pub(crate) &'c Rolex);
+
+impl<'c> Reads<'c> {
     /// A read that may share its READ, or that of another reader.
     pub(crate) async fn get_shared(
         &self,
@@ -72,17 +75,17 @@ impl Rolex {
             out.extend_from_slice(value.unwrap_or_default());
             Ok(value.is_some())
         };
-        self.node.sharers.read(&self.ep, key, out, find).await
+        self.0.node.sharers.read(&self.0.ep, key, out, find).await
     }
 
     /// READs the window of a key. Returns the directory that it is a window of, too.
-    pub(crate) async fn window(&self, key: &[u8]) -> Result<(Arc<Directory>, Vec<Group<'_>>)> {
+    pub(crate) async fn window(&self, key: &[u8]) -> Result<(Arc<Directory>, Vec<Group<'c>>)> {
         let mut d = self.directory().await?;
-        let mut backoff = self.ep.backoff("leaves that move", d.at);
+        let mut backoff = self.0.ep.backoff("leaves that move", d.at);
         loop {
-            self.ep.stage_cost(Stage::CacheLookup, 1);
+            self.0.ep.stage_cost(Stage::CacheLookup, 1);
             let window = d.models.window(d.number(key));
-            let apart = self.node.o.destination_first;
+            let apart = self.0.node.o.destination_first;
             match self.groups(&d, (window, Some(key)), apart).await? {
                 Some(groups) => return Ok((d, groups)),
                 None => d = self.next_directory(&d, &mut backoff).await?,
@@ -92,20 +95,20 @@ impl Rolex {
 
     /// The directory, as far as this client knows it.
     pub(crate) async fn directory(&self) -> Result<Arc<Directory>> {
-        if let Some(known) = &*self.directory.borrow() {
+        if let Some(known) = &*self.0.directory.borrow() {
             return Ok(known.clone());
         }
-        let known = match self.node.known() {
+        let known = match self.0.node.known() {
             Some(known) => known,
-            None => self.read_directory(self.root_pointer().await?).await?,
+            None => self.read_directory(self.0.root_pointer().await?).await?,
         };
         Ok(self.uses(known))
     }
 
     /// This client, and its compute node, use a directory.
     pub(crate) fn uses(&self, directory: Arc<Directory>) -> Arc<Directory> {
-        self.node.learn(&directory);
-        self.directory.replace(Some(directory.clone()));
+        self.0.node.learn(&directory);
+        self.0.directory.replace(Some(directory.clone()));
         directory
     }
 
@@ -115,12 +118,12 @@ impl Rolex {
         old: &Directory,
         backoff: &mut Backoff<'_>,
     ) -> Result<Arc<Directory>> {
-        self.retried.set(true);
-        if let Some(known) = self.node.known().filter(|known| known.at != old.at) {
+        self.0.retried.set(true);
+        if let Some(known) = self.0.node.known().filter(|known| known.at != old.at) {
             return Ok(self.uses(known));
         }
         loop {
-            let at = self.root_pointer().await?;
+            let at = self.0.root_pointer().await?;
             if at != old.at {
                 return Ok(self.uses(self.read_directory(at).await?));
             }
@@ -130,19 +133,19 @@ impl Rolex {
 
     /// READs a directory, and trains its models.
     pub(crate) async fn read_directory(&self, at: GlobalAddr) -> Result<Arc<Directory>> {
-        let (o, g) = (&self.node.o, &self.node.g);
+        let (o, g) = (&self.0.node.o, &self.0.node.g);
         let torn = |what: &str| Error::corrupt(format!("the directory at {at}: {what}"));
-        let bytes = Header::bytes(self.node.pool.memory_nodes());
-        self.ep.step(Step::Route);
-        let image = self.ep.read(at, bytes as u32).await?;
+        let bytes = Header::bytes(self.0.node.pool.memory_nodes());
+        self.0.ep.step(Step::Route);
+        let image = self.0.ep.read(at, bytes as u32).await?;
         let header = image.extract(Header::decode).ok_or_else(|| torn("no header"))?;
         let (count, first, check) = header.keys;
         let mut keys: Vec<u128> = Vec::new();
         while (keys.len() as u64) < count {
-            self.ep.renew_deadline();
+            self.0.ep.renew_deadline();
             let left = (count - keys.len() as u64).saturating_mul(KEY_BYTES as u64);
             let from = first.plus((keys.len() * KEY_BYTES) as u64);
-            let piece = self.ep.read(from, left.min(PIECE as u64) as u32).await?;
+            let piece = self.0.ep.read(from, left.min(PIECE as u64) as u32).await?;
             piece.extract(|bytes| {
                 let numbers = bytes.chunks_exact(KEY_BYTES);
                 let number = |b: &[u8]| u128::from(get_u64(b, 8)) << 64 | u128::from(get_u64(b, 0));
@@ -163,15 +166,15 @@ impl Rolex {
         d: &Directory,
         (leaves, key): (RangeInclusive<u32>, Option<&[u8]>),
         apart: bool,
-    ) -> Result<Option<Vec<Group<'_>>>> {
+    ) -> Result<Option<Vec<Group<'c>>>> {
         let places: Vec<GlobalAddr> = leaves.map(|ordinal| d.leaf(ordinal)).collect();
-        let mut backoff = self.ep.backoff("leaves being written", places[0]);
+        let mut backoff = self.0.ep.backoff("leaves being written", places[0]);
         loop {
             if let Some(groups) = self.sample((&places, key), apart).await? {
                 let moved = groups.iter().any(|group| group.leaf.has_moved());
                 return Ok((!moved).then_some(groups));
             }
-            self.retried.set(true);
+            self.0.retried.set(true);
             backoff.step().await?;
         }
     }
@@ -181,10 +184,10 @@ impl Rolex {
         &self,
         (places, key): (&[GlobalAddr], Option<&[u8]>),
         apart: bool,
-    ) -> Result<Option<Vec<Group<'_>>>> {
+    ) -> Result<Option<Vec<Group<'c>>>> {
         let mut known = Vec::new();
         if !apart {
-            let all = self.synonyms.borrow();
+            let all = self.0.synonyms.borrow();
             let of = |(i, at): (usize, &GlobalAddr)| all.get(at).map(|synonym| (i, *synonym));
             known.extend(places.iter().enumerate().filter_map(of));
         }
@@ -206,7 +209,7 @@ impl Rolex {
             return Ok(None);
         };
         for (group, synonym) in without.iter_mut().zip(read) {
-            self.synonyms.borrow_mut().insert(group.at, group.leaf.synonym());
+            self.0.synonyms.borrow_mut().insert(group.at, group.leaf.synonym());
             group.synonym = Some(synonym);
         }
         Ok(Some(groups))
@@ -217,8 +220,8 @@ impl Rolex {
         &self,
         places: impl Iterator<Item = GlobalAddr>,
         key: Option<&[u8]>,
-    ) -> Result<Option<Vec<Node<'_>>>> {
-        let (g, mut verbs, mut bytes) = (&self.node.g, VerbVec::new(), 0);
+    ) -> Result<Option<Vec<Node<'c>>>> {
+        let (g, mut verbs, mut bytes) = (&self.0.node.g, VerbVec::new(), 0);
         let parts = g.parts(key);
         for at in places {
             if at.node().role() != Role::Memory {
@@ -229,10 +232,10 @@ impl Rolex {
                 verbs.read(at.plus(raw.start as u64), raw.len() as u32);
             }
         }
-        self.ep.step(Step::Entry);
-        let (count, mut read) = (verbs.len() / parts.len(), self.ep.batch(verbs).await?);
+        self.0.ep.step(Step::Entry);
+        let (count, mut read) = (verbs.len() / parts.len(), self.0.ep.batch(verbs).await?);
         let slots = bytes * g.span / g.raw_bytes();
-        self.ep.stage_cost(Stage::NodeImage, slots as u32);
+        self.0.ep.stage_cost(Stage::NodeImage, slots as u32);
         let decode = |i: usize| {
             let mut node = g.unread();
             let whole = parts.iter().enumerate().all(|(n, part)| {
@@ -245,14 +248,14 @@ impl Rolex {
     }
 
     /// READs a leaf until it is whole, as far as a key can be there, or all of it.
-    pub(crate) async fn read_leaf(&self, at: GlobalAddr, key: Option<&[u8]>) -> Result<Node<'_>> {
-        let mut backoff = self.ep.backoff("leaf being written", at);
+    pub(crate) async fn read_leaf(&self, at: GlobalAddr, key: Option<&[u8]>) -> Result<Node<'c>> {
+        let mut backoff = self.0.ep.backoff("leaf being written", at);
         loop {
             let read = self.read_leaves(std::iter::once(at), key).await?;
             if let Some(node) = read.and_then(|mut all| all.pop()) {
                 return Ok(node);
             }
-            self.retried.set(true);
+            self.0.retried.set(true);
             backoff.step().await?;
         }
     }

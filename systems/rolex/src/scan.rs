@@ -18,29 +18,33 @@ use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 use crate::directory::Directory;
 use crate::index::Rolex;
 use crate::read::Group;
+use crate::read::Reads;
 
 /// Most leaves of one doorbell, as published.
 const MOST_LEAVES: usize = 256;
 /// Most bytes of one doorbell: what a client has for buffers.
 const MOST_BYTES: usize = 96 << 10;
 
-impl Rolex {
+/// Range reads.
+pub(crate) struct Scans<'c>(pub(crate) &'c Rolex);
+
+impl Scans<'_> {
     pub(crate) async fn scan_leaves(
         &self,
         r: &ScanRequest<'_>,
         page: &mut Page,
     ) -> Result<Option<Resume>> {
-        let mut d = self.directory().await?;
-        let mut backoff = self.ep.backoff("leaves that move", d.at);
-        let apart = self.node.o.ordered_scans;
-        let most = MOST_LEAVES.min(MOST_BYTES / self.node.g.raw_bytes()).max(1) as u32;
+        let mut d = Reads(self.0).directory().await?;
+        let mut backoff = self.0.ep.backoff("leaves that move", d.at);
+        let apart = self.0.node.o.ordered_scans;
+        let most = MOST_LEAVES.min(MOST_BYTES / self.0.node.g.raw_bytes()).max(1) as u32;
         let mut next = None;
         loop {
             let first = next.unwrap_or_else(|| self.first_leaf(&d, r));
             let last = self.last_leaf(&d, r, (first, page.len()));
             let end = last.min(first + (most - 1));
-            let Some(groups) = self.groups(&d, (first..=end, None), apart).await? else {
-                d = self.next_directory(&d, &mut backoff).await?;
+            let Some(groups) = Reads(self.0).groups(&d, (first..=end, None), apart).await? else {
+                d = Reads(self.0).next_directory(&d, &mut backoff).await?;
                 // Nothing was found in the old directory: leaves that move were empty.
                 next = None;
                 continue;
@@ -58,21 +62,21 @@ impl Rolex {
     }
 
     fn first_leaf(&self, d: &Directory, r: &ScanRequest<'_>) -> u32 {
-        self.ep.stage_cost(Stage::CacheLookup, 1);
-        *d.models.window(d.number(&self.bound_key(r.low))).start()
+        self.0.ep.stage_cost(Stage::CacheLookup, 1);
+        *d.models.window(d.number(&self.0.bound_key(r.low))).start()
     }
 
     /// The last leaf in which the rest of a page should be, which begins with a leaf.
     fn last_leaf(&self, d: &Directory, r: &ScanRequest<'_>, (first, found): (u32, usize)) -> u32 {
-        self.ep.stage_cost(Stage::CacheLookup, 1);
+        self.0.ep.stage_cost(Stage::CacheLookup, 1);
         let rank = match found {
-            0 => d.models.rank(d.number(&self.bound_key(r.low))),
+            0 => d.models.rank(d.number(&self.0.bound_key(r.low))),
             _ => d.models.first_rank(first),
         };
         let behind = d.models.keys().get(rank.saturating_add(r.limit - found));
         let end = match r.high {
             Bound::Unbounded => None,
-            high => Some(d.number(&self.bound_key(high))),
+            high => Some(d.number(&self.0.bound_key(high))),
         };
         let last = match (behind, end) {
             (None, None) => d.models.leaves() - 1,
@@ -93,7 +97,7 @@ impl Rolex {
                 page.push(key, value);
             }
         }
-        self.ep.stage_cost(Stage::ScanCollect, (page.len() - before) as u32);
+        self.0.ep.stage_cost(Stage::ScanCollect, (page.len() - before) as u32);
         over
     }
 }

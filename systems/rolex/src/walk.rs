@@ -11,18 +11,22 @@ use dmtree_parts::published::must;
 use crate::format::MAP_BITS;
 use crate::index::Rolex;
 use crate::leaf::Node;
+use crate::read::Reads;
 
-impl Rolex {
+/// A look at the whole tree.
+pub(crate) struct Walks<'c>(pub(crate) &'c Rolex);
+
+impl Walks<'_> {
     pub(crate) async fn walk_leaves(&self, shape: &mut Shape) -> Result<()> {
-        let (g, d) = (&self.node.g, self.directory().await?);
+        let (g, d) = (&self.0.node.g, Reads(self.0).directory().await?);
         for ordinal in 0..d.models.leaves() {
-            self.ep.renew_deadline();
+            self.0.ep.renew_deadline();
             let at = d.leaf(ordinal);
-            let leaf = self.read_leaf(at, None).await?;
+            let leaf = Reads(self.0).read_leaf(at, None).await?;
             must(!leaf.has_moved(), "a leaf that has moved", at)?;
             let synonym = match leaf.synonym() {
                 at if at.is_null() => None,
-                at => Some(self.read_leaf(at, None).await?),
+                at => Some(Reads(self.0).read_leaf(at, None).await?),
             };
             let parts = [Some(&leaf), synonym.as_ref()].into_iter().flatten();
             let mut keys: Vec<&[u8]> = parts.flat_map(Node::pairs).map(|(key, _)| key).collect();
@@ -35,7 +39,7 @@ impl Rolex {
                 (Node::Hopscotch(_), _) => keys.sort_unstable(),
             }
             if g.has_vacancy {
-                let word = self.ep.read(at.plus(g.lock_at() - 8), 8).await?.word(0);
+                let word = self.0.ep.read(at.plus(g.lock_at() - 8), 8).await?.word(0);
                 let maps = [(Some(&leaf), word), (synonym.as_ref(), word >> MAP_BITS)];
                 let fits = |(node, map): &(Option<&Node<'_>>, u64)| match node {
                     Some(Node::Hopscotch(leaf)) => leaf.fits(*map),
@@ -46,7 +50,7 @@ impl Rolex {
             must(keys.windows(2).all(|w| w[0] < w[1]), "keys out of order", at)?;
             let is_home = |key: &&[u8]| d.models.home(d.number(key)) == ordinal;
             must(keys.iter().all(is_home), "a key of another leaf", at)?;
-            let lock = self.ep.read(at.plus(g.lock_at()), 8).await?.word(0);
+            let lock = self.0.ep.read(at.plus(g.lock_at()), 8).await?.word(0);
             must(lock == 0, "a lock that is held", at)?;
             let slots = if synonym.is_some() { 2 * g.span } else { g.span };
             shape.add_leaf(slots, keys.len(), g.stride() * (slots / g.span) as u64);

@@ -28,9 +28,11 @@ use dmtree_parts::sharing::{SharedWrite, Sharing};
 
 use crate::directory::Directory;
 use crate::format::Leaf;
+use crate::hop::Hops;
 use crate::index::Rolex;
 use crate::leaf::Node;
 use crate::read::Group;
+use crate::read::Reads;
 
 /// A sorted leaf, and its synonym if it has one.
 struct Pair<'g> {
@@ -50,7 +52,10 @@ impl Unlock<Held> for Rolex {
     }
 }
 
-impl Rolex {
+/// Writes of a key.
+pub(crate) struct Writes<'c>(pub(crate) &'c Rolex);
+
+impl<'c> Writes<'c> {
     /// A write that may share its WRITE, or that of another writer.
     pub(crate) async fn write_shared(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
         let change = async |sharing: &mut Sharing| {
@@ -60,24 +65,24 @@ impl Rolex {
                 _ => self.insert(&mut job).await,
             }
         };
-        self.node.sharers.write(&self.ep, (key, &w), change).await
+        self.0.node.sharers.write(&self.0.ep, (key, &w), change).await
     }
 
     /// Takes the lock of a leaf.
     pub(crate) async fn lock(&self, leaf: GlobalAddr) -> Result<Held> {
-        let word = leaf.plus(self.node.g.lock_at());
-        self.take_lock(word).await?;
+        let word = leaf.plus(self.0.node.g.lock_at());
+        self.0.take_lock(word).await?;
         Ok(Held(word))
     }
 
     /// Replaces the value of a key.
     async fn update(&self, job: &mut SharedWrite<'_>) -> Result<Written> {
-        let mut backoff = self.ep.backoff("the leaf of a key", self.node.root.word);
+        let mut backoff = self.0.ep.backoff("the leaf of a key", self.0.node.root.word);
         loop {
-            let (_, groups) = self.window(job.key).await?;
+            let (_, groups) = Reads(self.0).window(job.key).await?;
             let holds = |group: &&Group<'_>| group.value(job.key).is_some();
             let Some(group) = groups.iter().find(holds) else {
-                if !self.node.o.scoped_release {
+                if !self.0.node.o.scoped_release {
                     // As published the other writers of the key wait for this one from now on.
                     std::mem::forget(std::mem::replace(job.sharing, Sharing::None));
                 }
@@ -87,12 +92,12 @@ impl Rolex {
             let place = if in_leaf { group.at } else { group.leaf.synonym() };
             let held = self.lock(group.at).await?;
             let found = self.find_again(place, job.key).await;
-            let (held, found) = self.under(held, found).await?;
+            let (held, found) = self.0.under(held, found).await?;
             if let Some((at, node)) = found {
                 return self.overwrite(held, at, node, job).await;
             }
-            self.unlock(held).await?;
-            self.retried.set(true);
+            self.0.unlock(held).await?;
+            self.0.retried.set(true);
             backoff.step().await?;
         }
     }
@@ -104,7 +109,7 @@ impl Rolex {
         at: GlobalAddr,
         key: &[u8],
     ) -> Result<Option<(GlobalAddr, Node<'_>)>> {
-        let leaf = self.read_leaf(at, Some(key)).await?;
+        let leaf = Reads(self.0).read_leaf(at, Some(key)).await?;
         if leaf.value(key).is_some() {
             return Ok(Some((at, leaf)));
         }
@@ -112,7 +117,7 @@ impl Rolex {
         if synonym.is_null() {
             return Ok(None);
         }
-        let leaf = self.read_leaf(synonym, Some(key)).await?;
+        let leaf = Reads(self.0).read_leaf(synonym, Some(key)).await?;
         Ok(leaf.value(key).is_some().then_some((synonym, leaf)))
     }
 
@@ -124,7 +129,7 @@ impl Rolex {
         node: Node<'_>,
         job: &mut SharedWrite<'_>,
     ) -> Result<Written> {
-        self.ep.stage_cost(Stage::EntryCheck, 1);
+        self.0.ep.stage_cost(Stage::EntryCheck, 1);
         let writes = match node {
             Node::Sorted(mut leaf) => {
                 if let Ok(slot) = leaf.find(job.key) {
@@ -132,26 +137,28 @@ impl Rolex {
                 }
                 vec![(at, self.sealed(&mut Node::Sorted(leaf)).await?)]
             }
-            Node::Hopscotch(leaf) => self.overwritten(at, leaf, job).await?,
+            Node::Hopscotch(leaf) => Hops(self.0).overwritten(at, leaf, job).await?,
         };
         self.release(held, writes, None).await?;
         Ok(UPDATED)
     }
 
     async fn insert(&self, job: &mut SharedWrite<'_>) -> Result<Written> {
-        let (mut d, _) = self.window(job.key).await?;
-        let mut backoff = self.ep.backoff("leaves that move", d.at);
+        let (mut d, _) = Reads(self.0).window(job.key).await?;
+        let mut backoff = self.0.ep.backoff("leaves that move", d.at);
         loop {
-            self.ep.stage_cost(Stage::CacheLookup, 1);
+            self.0.ep.stage_cost(Stage::CacheLookup, 1);
             let home = d.models.home(d.number(job.key));
             let held = self.lock(d.leaf(home)).await?;
-            let done = match &self.node.g.table {
-                Some(table) => self.insert_hopscotch(held, table, d.leaf(home), job).await?,
+            let done = match &self.0.node.g.table {
+                Some(table) => {
+                    Hops(self.0).insert_hopscotch(held, table, d.leaf(home), job).await?
+                }
                 None => self.insert_sorted(held, &d, home, job).await?,
             };
             match done {
                 Some(written) => return Ok(written),
-                None => d = self.next_directory(&d, &mut backoff).await?,
+                None => d = Reads(self.0).next_directory(&d, &mut backoff).await?,
             }
         }
     }
@@ -165,8 +172,8 @@ impl Rolex {
         job: &mut SharedWrite<'_>,
     ) -> Result<Option<Written>> {
         // Under the lock nothing moves, so both can be READ at once.
-        let read = self.groups(d, (home..=home, None), false).await;
-        let (held, read) = self.under(held, read).await?;
+        let read = Reads(self.0).groups(d, (home..=home, None), false).await;
+        let (held, read) = self.0.under(held, read).await?;
         match read.and_then(|mut groups| groups.pop()) {
             Some(Group { at, leaf: Node::Sorted(leaf), synonym }) => {
                 let synonym = match synonym {
@@ -175,7 +182,7 @@ impl Rolex {
                 };
                 self.put(held, Pair { at, leaf, synonym }, job).await.map(Some)
             }
-            _ => self.unlock(held).await.map(|()| None),
+            _ => self.0.unlock(held).await.map(|()| None),
         }
     }
 
@@ -187,10 +194,10 @@ impl Rolex {
         job: &mut SharedWrite<'_>,
     ) -> Result<Written> {
         let refused = job.write.refused(node.value(job.key));
-        if refused.is_none() && self.node.o.upsert {
+        if refused.is_none() && self.0.node.o.upsert {
             return self.overwrite(held, at, node, job).await;
         }
-        self.unlock(held).await?;
+        self.0.unlock(held).await?;
         Ok(refused.unwrap_or(UPDATED))
     }
 
@@ -200,7 +207,7 @@ impl Rolex {
         mut group: Pair<'_>,
         job: &mut SharedWrite<'_>,
     ) -> Result<Written> {
-        self.ep.stage_cost(Stage::EntryCheck, 1);
+        self.0.ep.stage_cost(Stage::EntryCheck, 1);
         let synonym_at = group.leaf.synonym();
         if group.leaf.find(job.key).is_ok() {
             return self.put_present(held, (group.at, Node::Sorted(group.leaf)), job).await;
@@ -226,7 +233,7 @@ impl Rolex {
 
     /// An insert finds no room.
     pub(crate) async fn full(&self, held: Held, at: GlobalAddr) -> Result<Written> {
-        self.unlock(held).await?;
+        self.0.unlock(held).await?;
         Err(Error::unsupported(format!(
             "the leaf at {at} and its synonym are full: as published a leaf has one synonym, and \
              models are not trained again; foretell the keys, or use the index dmtree"
@@ -234,25 +241,21 @@ impl Rolex {
     }
 
     /// The synonym of a leaf, which gets one if it has none.
-    async fn with_synonym<'g>(
-        &'g self,
-        held: Held,
-        group: &mut Pair<'g>,
-    ) -> Result<(Held, Leaf<'g>)> {
+    async fn with_synonym(&self, held: Held, group: &mut Pair<'c>) -> Result<(Held, Leaf<'c>)> {
         if let Some(synonym) = group.synonym.take() {
             return Ok((held, synonym));
         }
-        let (held, at) = self.under(held, self.new_synonym(group.at).await).await?;
+        let (held, at) = self.0.under(held, self.new_synonym(group.at).await).await?;
         group.leaf.set_synonym(at);
-        Ok((held, self.node.g.empty()))
+        Ok((held, self.0.node.g.empty()))
     }
 
     /// Memory for the synonym of a leaf, on its node.
     pub(crate) async fn new_synonym(&self, of: GlobalAddr) -> Result<GlobalAddr> {
-        let (bytes, node) = (self.node.g.stride() as u32, of.node());
-        let memory = &self.node.synonyms[node.index()];
-        let at = self.node.pool.supply().alloc_bump_near(&self.ep, memory, bytes, node).await?;
-        self.synonyms.borrow_mut().insert(of, at);
+        let (bytes, node) = (self.0.node.g.stride() as u32, of.node());
+        let memory = &self.0.node.synonyms[node.index()];
+        let at = self.0.node.pool.supply().alloc_bump_near(&self.0.ep, memory, bytes, node).await?;
+        self.0.synonyms.borrow_mut().insert(of, at);
         Ok(at)
     }
 
@@ -279,7 +282,7 @@ impl Rolex {
         }
         let leaf = (group.at, self.sealed(&mut Node::Sorted(group.leaf)).await?);
         let synonym = (at, self.sealed(&mut Node::Sorted(synonym)).await?);
-        let first = self.node.o.destination_first;
+        let first = self.0.node.o.destination_first;
         let both = if first { vec![synonym, leaf] } else { vec![leaf, synonym] };
         self.release(held, both, None).await?;
         Ok(INSERTED)
@@ -287,8 +290,8 @@ impl Rolex {
 
     /// The bytes of a WRITE of a leaf.
     pub(crate) async fn sealed(&self, leaf: &mut Node<'_>) -> Result<Buf> {
-        let mut image = self.blank(self.node.g.raw_bytes()).await?;
-        leaf.seal(&self.node.g, &mut image);
+        let mut image = self.0.blank(self.0.node.g.raw_bytes()).await?;
+        leaf.seal(&self.0.node.g, &mut image);
         Ok(image)
     }
 
@@ -308,12 +311,12 @@ impl Rolex {
         match word {
             None => _ = verbs.write_word(held.0, 0),
             Some(word) => {
-                let mut both = self.blank(16).await?;
+                let mut both = self.0.blank(16).await?;
                 put_u64(&mut both, 0, word);
                 verbs.write(GlobalAddr::from_bits(held.0.bits() - 8), both);
             }
         }
-        self.ep.step(Step::Entry);
-        self.ep.batch(verbs).await.map(drop).map_err(Error::effect_unknown)
+        self.0.ep.step(Step::Entry);
+        self.0.ep.batch(verbs).await.map(drop).map_err(Error::effect_unknown)
     }
 }

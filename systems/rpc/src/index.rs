@@ -9,9 +9,13 @@ use dmtree_parts::{
 };
 
 use crate::client::{Rpc, unexpected};
+use crate::get::Gets;
+use crate::load::Loads;
 use crate::node::RpcNode;
 use crate::options::Options;
+use crate::scan::Scans;
 use crate::wire::{Reply, Request};
+use crate::write::Writes;
 
 impl RangeIndex for Rpc {
     const OPS: OpSet = OpSet::ALL;
@@ -54,19 +58,19 @@ impl RangeIndex for Rpc {
     }
 
     async fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        self.get_op(key, out).await
+        Gets(self).get_op(key, out).await
     }
 
     async fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        self.write_op(key, w).await
+        Writes(self).write_op(key, w).await
     }
 
     async fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        self.scan_op(r, page).await
+        Scans(self).scan_op(r, page).await
     }
 
     async fn get_many(&mut self, keys: &[&[u8]], out: &mut Values) -> Result<()> {
-        self.get_many_op(keys, out).await
+        Gets(self).get_many_op(keys, out).await
     }
 
     async fn write_many(
@@ -74,7 +78,7 @@ impl RangeIndex for Rpc {
         writes: &[(&[u8], Write<'_>)],
         outcomes: &mut Vec<Result<Outcome>>,
     ) -> Result<()> {
-        self.write_many_op(writes, outcomes).await
+        Writes(self).write_many_op(writes, outcomes).await
     }
 
     async fn load(
@@ -83,11 +87,11 @@ impl RangeIndex for Rpc {
         sorted: bool,
         fill: Fill,
     ) -> Result<Loaded> {
-        self.load_op(pairs, sorted, fill).await
+        Loads(self).load_op(pairs, sorted, fill).await
     }
 
     async fn walk(&mut self) -> Result<Shape> {
-        self.walk_op().await
+        Loads(self).walk_op().await
     }
 
     fn cache_stats(node: &RpcNode) -> CacheStats {

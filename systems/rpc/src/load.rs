@@ -10,11 +10,15 @@ use dmtree_parts::{Outcome, fill::SplitRule};
 use crate::client::{Rpc, unexpected};
 use crate::host::parcels::LONGEST;
 use crate::wire::{CALL_BYTES, Pair, Reply, Request};
+use crate::write::Writes;
 
 /// Writes of one batch where the index is not empty.
 const TOGETHER: usize = 256;
 
-impl Rpc {
+/// The bulk load.
+pub(crate) struct Loads<'c>(pub(crate) &'c Rpc);
+
+impl Loads<'_> {
     pub(crate) async fn load_op(
         &self,
         pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
@@ -29,7 +33,7 @@ impl Rpc {
         if all.is_empty() {
             return Ok(loaded);
         }
-        let scope = self.ep.begin(OpKind::Load);
+        let scope = self.0.ep.begin(OpKind::Load);
         let is_empty = self.cut(&all).await?;
         if is_empty {
             loaded.leaves = self.append_all(&all, fill).await?;
@@ -43,18 +47,18 @@ impl Rpc {
 
     /// Cuts an empty index at even parts of the pairs; whether it was empty.
     async fn cut(&self, all: &Pairs) -> Result<bool> {
-        if self.node.borders.get().is_some() {
+        if self.0.node.borders.get().is_some() {
             return Ok(false);
         }
-        let ranges = self.node.pool.memory_nodes().min(all.len());
+        let ranges = self.0.node.pool.memory_nodes().min(all.len());
         let borders: Vec<_> = (1..ranges).map(|i| all.key(i * all.len() / ranges)).collect();
-        let home = self.node.home();
-        match self.ask_node(home, &Request::Cut(borders.clone())).await? {
+        let home = self.0.node.home();
+        match self.0.ask_node(home, &Request::Cut(borders.clone())).await? {
             Some(Reply::Cut(is_empty)) => {
                 if is_empty && !borders.is_empty() {
                     let borders = borders.iter().map(|key| key.to_vec()).collect();
                     // Another client may have learned the same.
-                    let _ = self.node.borders.set(borders);
+                    let _ = self.0.node.borders.set(borders);
                 }
                 Ok(is_empty)
             }
@@ -65,7 +69,7 @@ impl Rpc {
 
     /// Sends leaves, as many as a call carries. A leaf that no request carries is cut into several.
     async fn append_all(&self, all: &Pairs, fill: Fill) -> Result<u64> {
-        let slots = self.node.o.leaf_slots;
+        let slots = self.0.node.o.leaf_slots;
         let rule = SplitRule::new(slots, slots / 2);
         let (mut leaves, mut bytes, mut written): (Vec<Vec<Pair<'_>>>, _, _) = (Vec::new(), 0, 0);
         let mut from = 0;
@@ -73,8 +77,8 @@ impl Rpc {
             // A leaf that would lie in two ranges ends at the border.
             let end = (from + size).min(all.len());
             while from < end {
-                let range = self.node.range_of(all.key(from));
-                let is_here = |i: &usize| self.node.range_of(all.key(*i)) == range;
+                let range = self.0.node.range_of(all.key(from));
+                let is_here = |i: &usize| self.0.node.range_of(all.key(*i)) == range;
                 let mut sum = 0;
                 let fits = |i: &usize| {
                     let (key, value) = all.get(*i);
@@ -85,7 +89,7 @@ impl Rpc {
                 let to = here.last().map_or(from, |i| i + 1);
                 let leaf: Vec<_> = (from..to).map(|i| all.get(i)).collect();
                 let more = leaf.iter().map(|(k, v)| k.len() + v.len() + 8).sum::<usize>();
-                let first = leaves.first().map(|leaf| self.node.range_of(leaf[0].0));
+                let first = leaves.first().map(|leaf| self.0.node.range_of(leaf[0].0));
                 if first.is_some_and(|first| first != range || bytes + more > CALL_BYTES / 2) {
                     written += self.append(std::mem::take(&mut leaves)).await?;
                     bytes = 0;
@@ -100,8 +104,8 @@ impl Rpc {
 
     async fn append(&self, leaves: Vec<Vec<Pair<'_>>>) -> Result<u64> {
         let Some(first) = leaves.first() else { return Ok(0) };
-        self.ep.renew_deadline();
-        match self.ask(first[0].0, &Request::Append(leaves)).await? {
+        self.0.ep.renew_deadline();
+        match self.0.ask(first[0].0, &Request::Append(leaves)).await? {
             (_, Reply::Appended(written)) => Ok(written),
             (from, other) => Err(unexpected(from, &other)),
         }
@@ -113,7 +117,7 @@ impl Rpc {
             let some = from..(from + TOGETHER).min(all.len());
             let puts: Vec<_> =
                 some.map(|i| all.get(i)).map(|(key, value)| (key, Write::Put(value))).collect();
-            self.write_many_op(&puts, &mut outcomes).await?;
+            Writes(self.0).write_many_op(&puts, &mut outcomes).await?;
             outcomes.drain(..).try_for_each(|outcome| outcome.map(drop))?;
         }
         Ok(())
@@ -121,11 +125,11 @@ impl Rpc {
 
     /// The trees of all memory nodes, checked.
     pub(crate) async fn walk_op(&self) -> Result<Shape> {
-        let scope = self.ep.begin(OpKind::Admin);
+        let scope = self.0.ep.begin(OpKind::Admin);
         let mut all = Shape::default();
         let mut range = 0;
-        while let Some(owner) = self.node.owners().get(range).copied() {
-            match self.ask_node(owner, &Request::Walk).await? {
+        while let Some(owner) = self.0.node.owners().get(range).copied() {
+            match self.0.ask_node(owner, &Request::Walk).await? {
                 Some(Reply::Shape(shape)) => add(&mut all, shape),
                 Some(other) => return Err(unexpected(owner, &other)),
                 None => continue,

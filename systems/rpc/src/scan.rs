@@ -6,7 +6,10 @@ use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 use crate::client::{Rpc, unexpected};
 use crate::wire::{Reply, Request};
 
-impl Rpc {
+/// Range reads.
+pub(crate) struct Scans<'c>(pub(crate) &'c Rpc);
+
+impl Scans<'_> {
     pub(crate) async fn scan_op(
         &self,
         r: &ScanRequest<'_>,
@@ -14,19 +17,19 @@ impl Rpc {
     ) -> Result<Option<Resume>> {
         page.clear();
         r.check()?;
-        let scope = self.ep.begin(OpKind::Scan);
-        self.ep.stage_cost(Stage::Operation, 1);
+        let scope = self.0.ep.begin(OpKind::Scan);
+        self.0.ep.stage_cost(Stage::Operation, 1);
         let mut resume = None;
         let (begin, _) = r.ends();
-        let mut range = begin.map(|key| self.node.range_of(key));
+        let mut range = begin.map(|key| self.0.node.range_of(key));
         loop {
-            let owners = self.node.owners();
+            let owners = self.0.node.owners();
             let last = owners.len() - 1;
             let at = *range.get_or_insert(if r.reverse { last } else { 0 });
             let rest = ScanRequest { limit: r.limit - page.len(), ..r.after(resume.as_ref()) };
             let Some((found, next)) = self.page_of(owners[at], &rest).await? else {
                 // Nothing was scanned yet: the scan begins in the range that it has learned of.
-                range = begin.map(|key| self.node.range_of(key));
+                range = begin.map(|key| self.0.node.range_of(key));
                 continue;
             };
             found.iter().for_each(|(key, value)| page.push(key, value));
@@ -49,14 +52,14 @@ impl Rpc {
                 break;
             }
         }
-        self.ep.stage_cost(Stage::ScanCollect, page.len() as u32);
+        self.0.ep.stage_cost(Stage::ScanCollect, page.len() as u32);
         scope.end(OpOutcome::Other);
         Ok(resume)
     }
 
     /// Whether a scan goes on beyond a range.
     fn reaches(&self, r: &ScanRequest<'_>, range: usize) -> bool {
-        let borders = self.node.borders.get().map_or(&[][..], Vec::as_slice);
+        let borders = self.0.node.borders.get().map_or(&[][..], Vec::as_slice);
         match r.reverse {
             true => !r.is_under(&borders[range - 1]),
             false => !r.is_over(&borders[range]),
@@ -68,7 +71,7 @@ impl Rpc {
         owner: NodeId,
         r: &ScanRequest<'_>,
     ) -> Result<Option<(Page, Option<Resume>)>> {
-        match self.ask_node(owner, &Request::Scan(*r)).await? {
+        match self.0.ask_node(owner, &Request::Scan(*r)).await? {
             Some(Reply::Page(page, next)) => Ok(Some((page, next))),
             Some(other) => Err(unexpected(owner, &other)),
             None => Ok(None),

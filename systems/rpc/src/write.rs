@@ -7,14 +7,17 @@ use dmtree_parts::{Outcome, Write, check_key};
 use crate::client::{Rpc, unexpected};
 use crate::wire::{CALL_BYTES, Counts, Reply, Request, Wrote};
 
-impl Rpc {
+/// Writes of a key.
+pub(crate) struct Writes<'c>(pub(crate) &'c Rpc);
+
+impl Writes<'_> {
     pub(crate) async fn write_op(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         check_key(key)?;
         w.check()?;
-        self.retried.set(false);
-        let scope = self.ep.begin(w.kind());
-        self.ep.stage_cost(Stage::Operation, 1);
-        let (outcome, counts) = match self.ask(key, &Request::Write(key, w)).await? {
+        self.0.retried.set(false);
+        let scope = self.0.ep.begin(w.kind());
+        self.0.ep.stage_cost(Stage::Operation, 1);
+        let (outcome, counts) = match self.0.ask(key, &Request::Write(key, w)).await? {
             (_, Reply::Wrote(outcome, counts)) => (outcome, counts),
             (from, other) => return Err(unexpected(from, &other)),
         };
@@ -24,7 +27,7 @@ impl Rpc {
             Counts::Inserted => OpOutcome::InsertPlain,
             Counts::Split => OpOutcome::InsertSplit,
         };
-        scope.end(counted(plain, &self.retried));
+        scope.end(counted(plain, &self.0.retried));
         Ok(outcome)
     }
 
@@ -34,14 +37,14 @@ impl Rpc {
         outcomes: &mut Vec<Result<Outcome>>,
     ) -> Result<()> {
         outcomes.clear();
-        let scope = self.ep.begin(OpKind::WriteMany);
-        self.ep.stage_cost(Stage::Operation, writes.len() as u32);
+        let scope = self.0.ep.begin(OpKind::WriteMany);
+        self.0.ep.stage_cost(Stage::Operation, writes.len() as u32);
         let mut ended: Vec<Option<Result<Outcome>>> = writes
             .iter()
             .map(|(key, w)| check_key(key).and_then(|()| w.check()).err().map(Err))
             .collect();
         while let Some(first) = ended.iter().position(Option::is_none) {
-            self.ep.renew_deadline();
+            self.0.ep.renew_deadline();
             self.write_some(writes, &mut ended, first).await;
         }
         outcomes.extend(ended.into_iter().flatten());
@@ -56,10 +59,10 @@ impl Rpc {
         ended: &mut [Option<Result<Outcome>>],
         first: usize,
     ) {
-        let owner = self.node.owner(writes[first].0);
+        let owner = self.0.node.owner(writes[first].0);
         let mut bytes = 0;
         let now: Vec<usize> = (first..writes.len())
-            .filter(|i| ended[*i].is_none() && self.node.owner(writes[*i].0) == owner)
+            .filter(|i| ended[*i].is_none() && self.0.node.owner(writes[*i].0) == owner)
             .take_while(|i| {
                 let (key, w) = &writes[*i];
                 let expected = match w {
@@ -71,7 +74,7 @@ impl Rpc {
             })
             .collect();
         let request = Request::WriteMany(now.iter().map(|i| writes[*i]).collect());
-        let all = match self.ask_node(owner, &request).await {
+        let all = match self.0.ask_node(owner, &request).await {
             Ok(Some(Reply::WroteMany(all))) if all.len() == now.len() => all,
             Ok(None) => return,
             Ok(Some(other)) => {

@@ -12,8 +12,13 @@ use dmtree_parts::{
 };
 
 use crate::format::Geometry;
+use crate::leaf::Leaves;
+use crate::load::Loads;
 use crate::node::ShermanNode;
 use crate::options::Options;
+use crate::scan::Scans;
+use crate::walk::Walks;
+use crate::write::Writes;
 
 /// A Sherman (or FG) client: one fabric slot. [`dmtree_parts::RangeIndex`] documents its
 /// operations.
@@ -53,21 +58,21 @@ impl Published for Sherman {
         let at = self.new_page().await?;
         let (low, high) = (lowest(node.g.key), highest(node.g.key));
         let h = Header::of_leaf(GlobalAddr::NULL, &low, &high);
-        let image = self.leaf_image(&h, &Pairs::default(), 0..0).await?;
+        let image = Loads(self).leaf_image(&h, &Pairs::default(), 0..0).await?;
         self.ep.write(at, image).await?;
         self.set_first_root(at).await
     }
 
     async fn read_key(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
-        self.find(key, out).await
+        Leaves(self).find(key, out).await
     }
 
     async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
-        self.change(key, w).await
+        Writes(self).change(key, w).await
     }
 
     async fn scan_page(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        self.scan_leaves(r, page).await
+        Scans(self).scan_leaves(r, page).await
     }
 
     async fn load_empty(&self, all: &mut Pairs, fill: Fill) -> Result<Option<u64>> {
@@ -77,6 +82,6 @@ impl Published for Sherman {
     async fn walk_all(&self, shape: &mut Shape) -> Result<()> {
         self.node.locks.check_free(&self.ep, &self.node).await?;
         let leaves = self.walk_inner(shape).await?;
-        self.walk_leaves(&leaves, shape).await
+        Walks(self).walk_leaves(&leaves, shape).await
     }
 }

@@ -29,15 +29,18 @@ use dmtree_parts::held::Unlock;
 use crate::format::leaf;
 use crate::index::Sherman;
 
-impl Sherman {
+/// Leaves as they are read.
+pub(crate) struct Leaves<'c>(pub(crate) &'c Sherman);
+
+impl Leaves<'_> {
     /// Reads a key. Returns whether it is present, and how the read counts.
     pub(crate) async fn find(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
         let (_, image) = self.leaf_of(key).await?;
-        let entry = leaf::used(&self.node.g, &image).find(|(_, e)| e.whole && e.key == key);
+        let entry = leaf::used(&self.0.node.g, &image).find(|(_, e)| e.whole && e.key == key);
         if let Some((_, e)) = entry {
             out.extend_from_slice(e.value);
         }
-        Ok(self.read_by_itself(entry.is_some()))
+        Ok(self.0.read_by_itself(entry.is_some()))
     }
 
     /// READs a leaf until it passes its check.
@@ -45,60 +48,60 @@ impl Sherman {
         if at.node().role() != Role::Memory {
             return Err(Error::corrupt(format!("{at} cannot be a leaf")));
         }
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let (what, size) = (("leaf being written", at), (g.leaf_bytes(), g.leaf_slots));
         let whole = |b: &[u8]| {
             let between = || (0..g.leaf_slots).any(|i| !leaf::entry(g, b, i).whole);
             let is_leaf = g.header(b)?.level == 0;
-            let torn = is_leaf && self.node.o.retry_torn && g.two_level && between();
+            let torn = is_leaf && self.0.node.o.retry_torn && g.two_level && between();
             (is_leaf && !torn).then_some(())
         };
-        Ok(self.read_whole(what, size, Step::Entry, whole).await?.1)
+        Ok(self.0.read_whole(what, size, Step::Entry, whole).await?.1)
     }
 
     /// READs a leaf for a reader.
     pub(crate) async fn see_leaf(&self, at: GlobalAddr) -> Result<Verified> {
-        if self.node.o.versions_around {
+        if self.0.node.o.versions_around {
             return self.read_between_versions(at).await;
         }
-        if !self.node.o.locked_reads {
+        if !self.0.node.o.locked_reads {
             return self.read_leaf(at).await;
         }
-        let held = self.lock(at).await?;
-        let (held, image) = self.under(held, self.read_leaf(at).await).await?;
-        self.unlock(held).await.map(|()| image)
+        let held = self.0.lock(at).await?;
+        let (held, image) = self.0.under(held, self.read_leaf(at).await).await?;
+        self.0.unlock(held).await.map(|()| image)
     }
 
     /// READs a leaf between two READs of its versions, until these agree.
     async fn read_between_versions(&self, at: GlobalAddr) -> Result<Verified> {
-        let mut backoff = self.ep.backoff("leaf being written", at);
+        let mut backoff = self.0.ep.backoff("leaf being written", at);
         loop {
             let before = self.read_leaf(at).await?;
             let image = self.read_leaf(at).await?;
             let after = self.read_leaf(at).await?;
-            if leaf::same_versions(&self.node.g, &before, &after) {
+            if leaf::same_versions(&self.0.node.g, &before, &after) {
                 return Ok(image);
             }
-            self.retried.set(true);
+            self.0.retried.set(true);
             backoff.step().await?;
         }
     }
 
     /// The header of a page that was accepted before.
     pub(crate) fn header_of<'a>(&self, image: &'a [u8]) -> Result<Header<'a>> {
-        self.node.g.header(image).ok_or_else(|| Error::corrupt("a page without a header"))
+        self.0.node.g.header(image).ok_or_else(|| Error::corrupt("a page without a header"))
     }
 
     pub(crate) async fn leaf_of(&self, key: &[u8]) -> Result<(Route, Verified)> {
-        let mut r = self.route(key).await?;
+        let mut r = self.0.route(key).await?;
         loop {
             let image = self.see_leaf(r.leaf).await?;
             let h = self.header_of(&image)?;
             if h.covers(key) {
                 return Ok((r, image));
             }
-            self.ep.check_deadline("the leaf of a key", r.leaf.bits())?;
-            r = self.elsewhere(key, &r, &h).await?;
+            self.0.ep.check_deadline("the leaf of a key", r.leaf.bits())?;
+            r = self.0.elsewhere(key, &r, &h).await?;
         }
     }
 }

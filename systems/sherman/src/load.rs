@@ -10,6 +10,7 @@ use dmtree_parts::pairs::Pairs;
 
 use crate::format::leaf;
 use crate::index::Sherman;
+use crate::leaf::Leaves;
 use crate::lock::Held;
 
 impl BulkLoad for Sherman {
@@ -17,8 +18,8 @@ impl BulkLoad for Sherman {
 
     async fn lock_first(&self, leaf: GlobalAddr) -> Result<(Held, bool)> {
         let held = self.lock(leaf).await?;
-        let (held, image) = self.under(held, self.read_leaf(leaf).await).await?;
-        let h = self.header_of(&image)?;
+        let (held, image) = self.under(held, Leaves(self).read_leaf(leaf).await).await?;
+        let h = Leaves(self).header_of(&image)?;
         let is_empty = leaf::used(&self.node.g, &image).next().is_none();
         Ok((held, is_empty && upper(h.high).is_none()))
     }
@@ -36,7 +37,7 @@ impl BulkLoad for Sherman {
     }
 
     async fn new_leaf(&self, h: &Header<'_>, all: &Pairs, range: Range<usize>) -> Result<Buf> {
-        self.leaf_image(h, all, range).await
+        Loads(self).leaf_image(h, all, range).await
     }
 
     async fn write_new<'c>(&'c self, at: GlobalAddr, leaf: Self::NewLeaf<'c>) -> Result<()> {
@@ -53,7 +54,10 @@ impl BulkLoad for Sherman {
     }
 }
 
-impl Sherman {
+/// The bulk load.
+pub(crate) struct Loads<'c>(pub(crate) &'c Sherman);
+
+impl Loads<'_> {
     /// A leaf's image from pairs in key order.
     pub(crate) async fn leaf_image(
         &self,
@@ -61,8 +65,8 @@ impl Sherman {
         all: &Pairs,
         range: Range<usize>,
     ) -> Result<Buf> {
-        let g = &self.node.g;
-        let mut image = self.blank(g.leaf_bytes()).await?;
+        let g = &self.0.node.g;
+        let mut image = self.0.blank(g.leaf_bytes()).await?;
         g.put_header(&mut image, h);
         for (slot, i) in range.enumerate() {
             leaf::put_entry(g, &mut image, slot, Some(all.get(i)));

@@ -14,32 +14,36 @@ use dmtree_parts::{Page, Resume, ScanRequest};
 
 use crate::format::leaf;
 use crate::index::Sherman;
+use crate::leaf::Leaves;
 
-impl Sherman {
+/// Range reads.
+pub(crate) struct Scans<'c>(pub(crate) &'c Sherman);
+
+impl Scans<'_> {
     pub(crate) async fn scan_leaves(
         &self,
         r: &ScanRequest<'_>,
         page: &mut Page,
     ) -> Result<Option<Resume>> {
-        let from = self.bound_key(r.low);
-        let (_, mut image) = self.leaf_of(&from).await?;
+        let from = self.0.bound_key(r.low);
+        let (_, mut image) = Leaves(self.0).leaf_of(&from).await?;
         loop {
             self.collect(&image, r, page);
-            let h = self.header_of(&image)?;
+            let h = Leaves(self.0).header_of(&image)?;
             if let Some(ended) = r.ended_at(page, upper(h.high)) {
                 return Ok(ended);
             }
             if h.sibling.is_null() {
                 return Err(Error::corrupt("a leaf ends early and has no sibling"));
             }
-            let next = self.see_leaf(h.sibling).await?;
+            let next = Leaves(self.0).see_leaf(h.sibling).await?;
             // A header that does not fit was READ in the middle of a split.
-            image = match self.header_of(&next)?.low == h.high {
+            image = match Leaves(self.0).header_of(&next)?.low == h.high {
                 true => next,
                 false => {
-                    self.retried.set(true);
-                    self.ep.check_deadline("the next leaf of a scan", h.sibling.bits())?;
-                    self.leaf_of(h.high).await?.1
+                    self.0.retried.set(true);
+                    self.0.ep.check_deadline("the next leaf of a scan", h.sibling.bits())?;
+                    Leaves(self.0).leaf_of(h.high).await?.1
                 }
             };
         }
@@ -47,7 +51,7 @@ impl Sherman {
 
     /// Adds the pairs of a leaf that lie in the range, in key order, up to the limit.
     fn collect(&self, image: &Verified, r: &ScanRequest<'_>, page: &mut Page) {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let mut found: Vec<_> = leaf::used(g, image)
             .filter(|(_, e)| e.whole && r.contains(e.key))
             .filter(|(_, e)| {
@@ -58,6 +62,6 @@ impl Sherman {
         found.dedup_by(|(_, a), (_, b)| a.key == b.key);
         let room = r.limit - page.len();
         found.iter().take(room).for_each(|(_, e)| page.push(e.key, e.value));
-        self.ep.stage_cost(Stage::ScanCollect, found.len() as u32);
+        self.0.ep.stage_cost(Stage::ScanCollect, found.len() as u32);
     }
 }

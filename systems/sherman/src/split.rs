@@ -26,29 +26,32 @@ use crate::lock::Held;
 /// Spare pages: one for the leaf, the others for the levels above.
 const SPARE: usize = 5;
 
-impl Sherman {
+/// Splits of leaves.
+pub(crate) struct Splits<'c>(pub(crate) &'c Sherman);
+
+impl Splits<'_> {
     pub(crate) async fn split(&self, held: Held, at: GlobalAddr, mut left: Buf) -> Result<Written> {
-        let g = &self.node.g;
-        let (held, ()) = self.under(held, self.reserve(SPARE).await).await?;
-        let (held, sibling) = self.under(held, self.new_page().await).await?;
-        let (held, mut right) = self.under(held, self.blank(g.leaf_bytes()).await).await?;
-        self.ep.stage_cost(Stage::NodeImage, 2 * g.leaf_slots as u32);
+        let g = &self.0.node.g;
+        let (held, ()) = self.0.under(held, self.0.reserve(SPARE).await).await?;
+        let (held, sibling) = self.0.under(held, self.0.new_page().await).await?;
+        let (held, mut right) = self.0.under(held, self.0.blank(g.leaf_bytes()).await).await?;
+        self.0.ep.stage_cost(Stage::NodeImage, 2 * g.leaf_slots as u32);
         let separator = self.divide(&mut left, &mut right, sibling)?;
         let written = async {
-            self.ep.step(Step::Structure);
-            self.ep.write(sibling, right).await?;
-            self.write_back(held, at, left, true).await?;
-            self.add_separator(1, &separator, sibling).await
+            self.0.ep.step(Step::Structure);
+            self.0.ep.write(sibling, right).await?;
+            self.0.write_back(held, at, left, true).await?;
+            self.0.add_separator(1, &separator, sibling).await
         };
         written.await.map_err(Error::effect_unknown)?;
         let slots = g.leaf_slots as u64;
-        self.ep.count_divided(Divided { keys: slots, slots });
+        self.0.ep.count_divided(Divided { keys: slots, slots });
         Ok(SPLIT)
     }
 
     /// Divides the image of a full leaf; returns the separator.
     fn divide(&self, left: &mut [u8], right: &mut [u8], sibling: GlobalAddr) -> Result<Vec<u8>> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let stay = g.leaf_slots / 2;
         leaf::sort(g, left);
         let separator = leaf::entry(g, left, stay).key.to_vec();

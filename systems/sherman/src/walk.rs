@@ -12,16 +12,20 @@ use dmtree_parts::published::must;
 
 use crate::format::leaf;
 use crate::index::Sherman;
+use crate::leaf::Leaves;
 
-impl Sherman {
+/// A look at the whole tree.
+pub(crate) struct Walks<'c>(pub(crate) &'c Sherman);
+
+impl Walks<'_> {
     pub(crate) async fn walk_leaves(&self, known: &[Named], shape: &mut Shape) -> Result<()> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let mut chain = Chain::new(known);
         loop {
-            self.ep.renew_deadline();
+            self.0.ep.renew_deadline();
             let at = chain.at;
-            let image = self.read_leaf(at).await?;
-            let h = self.header_of(&image)?;
+            let image = Leaves(self.0).read_leaf(at).await?;
+            let h = Leaves(self.0).header_of(&image)?;
             chain.enter(&h)?;
             let mut keys = Vec::new();
             for (_, e) in leaf::used(g, &image) {

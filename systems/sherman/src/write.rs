@@ -20,39 +20,45 @@ use dmtree_parts::{Outcome, Write};
 
 use crate::format::leaf;
 use crate::index::Sherman;
+use crate::leaf::Leaves;
 use crate::lock::Held;
+use crate::split::Splits;
 
-impl Sherman {
+/// Writes of a key.
+pub(crate) struct Writes<'c>(pub(crate) &'c Sherman);
+
+impl Writes<'_> {
     /// Locks and READs the leaf that covers a key.
     async fn lock_leaf(&self, key: &[u8]) -> Result<(Held, Route, Verified)> {
-        let mut route = self.route(key).await?;
+        let mut route = self.0.route(key).await?;
         loop {
-            let held = self.lock(route.leaf).await?;
-            let (held, image) = self.under(held, self.read_leaf(route.leaf).await).await?;
-            let (held, h) = self.under(held, self.header_of(&image)).await?;
+            let held = self.0.lock(route.leaf).await?;
+            let (held, image) =
+                self.0.under(held, Leaves(self.0).read_leaf(route.leaf).await).await?;
+            let (held, h) = self.0.under(held, Leaves(self.0).header_of(&image)).await?;
             if h.covers(key) {
                 return Ok((held, route, image));
             }
-            self.unlock(held).await?;
-            self.ep.check_deadline("the leaf of a key", route.leaf.bits())?;
-            route = self.elsewhere(key, &route, &h).await?;
+            self.0.unlock(held).await?;
+            self.0.ep.check_deadline("the leaf of a key", route.leaf.bits())?;
+            route = self.0.elsewhere(key, &route, &h).await?;
         }
     }
 
     pub(crate) async fn change(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let (held, route, image) = self.lock_leaf(key).await?;
         let slot = leaf::find(g, &image, key);
         let value = slot.map(|i| leaf::entry(g, &image, i).value);
         if let Some(refused) = w.refused(value) {
-            self.unlock(held).await?;
+            self.0.unlock(held).await?;
             return Ok(refused);
         }
-        self.ep.stage_cost(Stage::EntryCheck, 1);
+        self.0.ep.stage_cost(Stage::EntryCheck, 1);
         let at = slot.or_else(|| leaf::free_slot(g, &image));
         let Some(at) = at else {
             let e = Error::corrupt(format!("leaf {} was left full", route.leaf));
-            return self.fail(held, e).await;
+            return self.0.fail(held, e).await;
         };
         let mut image = image.into_buf();
         let counted = if slot.is_some() { OpOutcome::Hit } else { OpOutcome::InsertPlain };
@@ -65,7 +71,7 @@ impl Sherman {
         }
         if counted == OpOutcome::InsertPlain && leaf::free_slot(g, &image).is_none() {
             // Boxed because it is rare and large.
-            return Box::pin(self.split(held, route.leaf, image)).await;
+            return Box::pin(Splits(self.0).split(held, route.leaf, image)).await;
         }
         self.write_changed(held, &route, at, image).await.map_err(Error::effect_unknown)?;
         Ok((Outcome::Done, counted))
@@ -79,16 +85,16 @@ impl Sherman {
         slot: usize,
         mut image: Buf,
     ) -> Result<()> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         if !g.two_level {
-            self.ep.stage_cost(Stage::NodeImage, g.leaf_slots as u32);
+            self.0.ep.stage_cost(Stage::NodeImage, g.leaf_slots as u32);
             g.seal(&mut image);
-            return self.write_back(held, r.leaf, image, false).await;
+            return self.0.write_back(held, r.leaf, image, false).await;
         }
         let bytes = g.entry_at(slot)..g.entry_at(slot + 1);
-        let (held, mut entry) = self.under(held, self.ep.buf(g.entry() as u32).await).await?;
+        let (held, mut entry) = self.0.under(held, self.0.ep.buf(g.entry() as u32).await).await?;
         entry.copy_from_slice(&image[bytes]);
         let at = r.leaf.plus(g.entry_at(slot) as u64);
-        self.write_back(held, at, entry, false).await
+        self.0.write_back(held, at, entry, false).await
     }
 }

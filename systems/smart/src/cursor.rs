@@ -70,53 +70,56 @@ pub(crate) fn parts_at(n: &Node, key: &[u8]) -> Option<usize> {
     n.header.shared().iter().enumerate().find(|(i, b)| rest.get(*i) != Some(b)).map(|(i, _)| i)
 }
 
-impl Smart {
+/// A descent, node by node.
+pub(crate) struct Cursors<'c>(pub(crate) &'c Smart);
+
+impl Cursors<'_> {
     /// Starts a descent: at the deepest cached slot, or at the root slot.
     pub(crate) async fn start(&self, key: &[u8]) -> Result<Cursor> {
-        self.ep.stage_cost(Stage::CacheLookup, 1);
-        if let Some(f) = self.node.cache.lookup(key) {
-            self.hits.count();
+        self.0.ep.stage_cost(Stage::CacheLookup, 1);
+        if let Some(f) = self.0.node.cache.lookup(key) {
+            self.0.hits.count();
             let (slot, cached) = (f.slot, Some(f.entry));
             return Ok(Cursor { slot, word: slot, at: f.at, node: f.node, next: f.next, cached });
         }
-        self.node.lookups.count_miss();
+        self.0.node.lookups.count_miss();
         self.root().await
     }
 
     pub(crate) async fn root(&self) -> Result<Cursor> {
-        let at = self.node.root.word;
-        self.ep.step(Step::Route);
-        let slot = Slot::from_bits(self.ep.read(at, 8).await?.word(0));
+        let at = self.0.node.root.word;
+        self.0.ep.step(Step::Route);
+        let slot = Slot::from_bits(self.0.ep.read(at, 8).await?.word(0));
         Ok(Cursor { slot, word: slot, at, node: at, next: 1, cached: None })
     }
 
     /// Handles a stale slot: READs it again.
     pub(crate) async fn again(&self, c: &mut Cursor) -> Result<()> {
-        self.retried.set(true);
-        self.ep.check_deadline("a slot that leads to the key", c.at.bits())?;
+        self.0.retried.set(true);
+        self.0.ep.check_deadline("a slot that leads to the key", c.at.bits())?;
         self.forget(c);
-        self.ep.step(Step::Route);
-        c.reread(self.ep.read(c.at, 8).await?.word(0));
+        self.0.ep.step(Step::Route);
+        c.reread(self.0.ep.read(c.at, 8).await?.word(0));
         Ok(())
     }
 
     /// Drops the cache entry that the slot is from.
     pub(crate) fn forget(&self, c: &mut Cursor) {
         if let Some(entry) = c.cached.take() {
-            self.node.cache.remove(entry);
+            self.0.node.cache.remove(entry);
         }
     }
 
     /// Drops the copy of a node on a key's path.
     pub(crate) fn forget_node(&self, node: GlobalAddr, key: &[u8]) {
-        if let Some(entry) = self.node.cache.entry_of(key, node) {
-            self.node.cache.remove(entry);
+        if let Some(entry) = self.0.node.cache.entry_of(key, node) {
+            self.0.node.cache.remove(entry);
         }
     }
 
     /// Corrects a reverse pointer, if it is unchanged since the READ. The outcome does not matter.
     fn repair_rev(&self, child: GlobalAddr, was: GlobalAddr, c: &Cursor) {
-        self.ep.detach(verb::cas(child, was.bits(), c.at.bits()), None);
+        self.0.ep.detach(verb::cas(child, was.bits(), c.at.bits()), None);
     }
 
     /// READs the node that a slot names. `None`: the slot had to be READ again, and the descent
@@ -151,17 +154,17 @@ impl Smart {
     /// READs a node: as many slots as type `kind` has, and the rest if the node has grown.
     pub(crate) async fn fetch_node(&self, at: GlobalAddr, kind: NodeType) -> Result<Option<Node>> {
         check_place(at)?;
-        let slots = kind.capacity().min(self.node.g.types.largest);
-        self.ep.step(Step::Route);
-        let bytes = self.ep.read(at, node::bytes(slots) as u32).await?;
+        let slots = kind.capacity().min(self.0.node.g.types.largest);
+        self.0.ep.step(Step::Route);
+        let bytes = self.0.ep.read(at, node::bytes(slots) as u32).await?;
         // Words are never torn, and the protocol allows for every mix of old and new words.
         let Some(mut n) = bytes.extract(|b| Node::parse(at, b)) else { return Ok(None) };
-        let more = n.header.kind.capacity().min(self.node.g.types.largest);
+        let more = n.header.kind.capacity().min(self.0.node.g.types.largest);
         if more > slots {
-            let rest = self.ep.read(node::slot_at(at, slots), 8 * (more - slots) as u32).await?;
+            let rest = self.0.ep.read(node::slot_at(at, slots), 8 * (more - slots) as u32).await?;
             rest.extract(|b| n.extend(b));
         }
-        self.ep.stage_cost(Stage::NodeImage, n.slots.len() as u32);
+        self.0.ep.stage_cost(Stage::NodeImage, n.slots.len() as u32);
         Ok(Some(n))
     }
 
@@ -171,28 +174,28 @@ impl Smart {
         if before == 0 || before > key.len() {
             return;
         }
-        self.ep.stage_cost(Stage::CacheFill, 1);
+        self.0.ep.stage_cost(Stage::CacheFill, 1);
         let prefix = [&key[..before], n.header.shared()].concat();
-        self.node.cache.insert(&prefix, n.at, &n.slots);
+        self.0.node.cache.insert(&prefix, n.at, &n.slots);
     }
 
-    /// READs the leaf that a slot names until it is whole. `None`: as [`Smart::read_node`]. An
+    /// READs the leaf that a slot names until it is whole. `None`: as `Cursors::read_node`. An
     /// invalid leaf is about to be replaced; it also gives `None`, unless `any` asks for it.
     pub(crate) async fn read_leaf(&self, c: &mut Cursor, any: bool) -> Result<Option<Verified>> {
         let at = c.slot.child();
         check_place(at)?;
-        let g = &self.node.g;
-        let mut backoff = self.ep.backoff("leaf being written", at);
+        let g = &self.0.node.g;
+        let mut backoff = self.0.ep.backoff("leaf being written", at);
         let (rev, valid, image) = loop {
-            self.ep.step(Step::Entry);
-            let bytes = self.ep.read(at, g.leaf_bytes() as u32).await?;
-            self.ep.stage_cost(Stage::EntryCheck, 1);
+            self.0.ep.step(Step::Entry);
+            let bytes = self.0.ep.read(at, g.leaf_bytes() as u32).await?;
+            self.0.ep.stage_cost(Stage::EntryCheck, 1);
             let seen =
                 bytes.check(|b| leaf::check(g, b).map(|leaf| (leaf.rev, leaf.valid)).ok_or(()));
             if let Ok(((rev, valid), image)) = seen {
                 break (rev, valid, image);
             }
-            self.retried.set(true);
+            self.0.retried.set(true);
             backoff.step().await?;
         };
         let cached = c.cached.is_some();
@@ -201,7 +204,7 @@ impl Smart {
         }
         if (!valid && (cached || !any)) || (cached && rev != c.at) {
             if !cached {
-                self.ep.sleep(1_000).await;
+                self.0.ep.sleep(1_000).await;
             }
             self.again(c).await?;
             return Ok(None);
@@ -213,12 +216,12 @@ impl Smart {
     /// slot still names this child; otherwise the descent goes on from its new word. As published
     /// this is not checked.
     pub(crate) async fn is_final(&self, c: &mut Cursor, cached: bool) -> Result<bool> {
-        if !cached || !self.node.o.recheck_absent {
+        if !cached || !self.0.node.o.recheck_absent {
             return Ok(true);
         }
         let was = c.slot;
-        self.ep.step(Step::Route);
-        c.reread(self.ep.read(c.at, 8).await?.word(0));
+        self.0.ep.step(Step::Route);
+        c.reread(self.0.ep.read(c.at, 8).await?.word(0));
         Ok(c.slot.names_same(was))
     }
 
@@ -232,11 +235,11 @@ impl Smart {
         let at = n.at.plus(HEADER_OFFSET);
         let mut now = n.header;
         while let Some(new) = change(now) {
-            let was = self.ep.cas(at, now.bits(), new.bits()).await?;
+            let was = self.0.ep.cas(at, now.bits(), new.bits()).await?;
             if was == now.bits() {
                 return Ok(());
             }
-            self.ep.check_deadline("a node's header", at.bits())?;
+            self.0.ep.check_deadline("a node's header", at.bits())?;
             now = Header::parse(was)
                 .ok_or_else(|| Error::corrupt(format!("{at} holds no header")))?;
         }

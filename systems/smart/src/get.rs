@@ -20,19 +20,23 @@ use dmtree_parts::combine::{Intent, Turn};
 use dmtree_parts::delegation::{Entered, Side};
 use dmtree_parts::hash::KeyHash;
 
+use crate::cursor::Cursors;
 use crate::cursor::parts_at;
 use crate::format::{byte_at, leaf};
 use crate::index::Smart;
 
-impl Smart {
+/// Reads of a key.
+pub(crate) struct Reads<'c>(pub(crate) &'c Smart);
+
+impl Reads<'_> {
     /// A read that may share its READ, or that of another reader.
     pub(crate) async fn get_shared(
         &self,
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(bool, OpOutcome)> {
-        match (self.node.o.delegation, self.node.o.closed_batches) {
-            (false, _) => self.find(key, out).await.map(|found| self.read_by_itself(found)),
+        match (self.0.node.o.delegation, self.0.node.o.closed_batches) {
+            (false, _) => self.find(key, out).await.map(|found| self.0.read_by_itself(found)),
             (true, false) => self.get_in_window(key, out).await,
             (true, true) => self.get_in_group(key, out).await,
         }
@@ -41,7 +45,7 @@ impl Smart {
     /// As published.
     async fn get_in_window(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
         let hash = KeyHash::of(key);
-        let entered = self.node.local.enter(&self.ep, (key, hash), Side::Read, None).await?;
+        let entered = self.0.node.local.enter(&self.0.ep, (key, hash), Side::Read, None).await?;
         let mut winner = None;
         match entered {
             Entered::Alone => {}
@@ -54,51 +58,52 @@ impl Smart {
         };
         let found = self.find(key, out).await?;
         if let Some(guard) = winner {
-            self.ep.point().await;
+            self.0.ep.point().await;
             guard.publish(Some((found, out)));
         }
-        Ok(self.read_by_itself(found))
+        Ok(self.0.read_by_itself(found))
     }
 
     /// The same in batches that are closed before the READ.
     async fn get_in_group(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
-        let (readers, key_hash) = (&self.node.readers, (key, KeyHash::of(key)));
-        let mut leader = match readers.turn(&self.ep, key_hash, &Intent::Read, out, || ()).await? {
+        let (readers, key_hash) = (&self.0.node.readers, (key, KeyHash::of(key)));
+        let mut leader = match readers.turn(&self.0.ep, key_hash, &Intent::Read, out, || ()).await?
+        {
             Turn::Shared(shared) => return Ok((shared?.found(), OpOutcome::Shared)),
             Turn::Own(leader) => leader,
         };
         if let Some(leader) = &mut leader {
-            self.ep.point().await;
+            self.0.ep.point().await;
             leader.close(out);
         }
         let found = self.find(key, out).await;
         if let Some(leader) = leader {
-            leader.finish_read(&self.ep, found.clone(), out).await;
+            leader.finish_read(&self.0.ep, found.clone(), out).await;
         }
-        found.map(|found| self.read_by_itself(found))
+        found.map(|found| self.0.read_by_itself(found))
     }
 
     async fn find(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        let mut c = self.start(key).await?;
+        let mut c = Cursors(self.0).start(key).await?;
         loop {
             let cached = c.cached.is_some();
             if c.slot.is_empty() {
                 return Ok(false);
             }
             if c.slot.is_leaf() {
-                let Some(image) = self.read_leaf(&mut c, false).await? else { continue };
-                match leaf::check(&self.node.g, &image).filter(|l| l.key == key) {
+                let Some(image) = Cursors(self.0).read_leaf(&mut c, false).await? else { continue };
+                match leaf::check(&self.0.node.g, &image).filter(|l| l.key == key) {
                     Some(l) => {
                         out.extend_from_slice(l.value);
                         return Ok(true);
                     }
-                    None if self.is_final(&mut c, cached).await? => return Ok(false),
+                    None if Cursors(self.0).is_final(&mut c, cached).await? => return Ok(false),
                     None => continue,
                 }
             }
-            let Some(n) = self.read_node(&mut c, key).await? else { continue };
+            let Some(n) = Cursors(self.0).read_node(&mut c, key).await? else { continue };
             if parts_at(&n, key).is_some() {
-                if self.is_final(&mut c, cached).await? {
+                if Cursors(self.0).is_final(&mut c, cached).await? {
                     return Ok(false);
                 }
                 continue;

@@ -11,8 +11,13 @@ use dmtree_parts::{
 };
 
 use crate::format::Geometry;
+use crate::get::Reads;
+use crate::load::Loads;
 use crate::node::SmartNode;
 use crate::options::Options;
+use crate::scan::Scans;
+use crate::walk::Walks;
+use crate::write::Writes;
 
 /// A SMART (or ART) client: one fabric slot. [`dmtree_parts::RangeIndex`] documents its operations.
 #[derive(Debug)]
@@ -70,25 +75,25 @@ impl Published for Smart {
     }
 
     async fn read_key(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
-        self.get_shared(key, out).await
+        Reads(self).get_shared(key, out).await
     }
 
     async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
-        self.write_shared(key, w).await
+        Writes(self).write_shared(key, w).await
     }
 
     async fn scan_page(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        let resume = self.scan_subtrees(r, page).await?;
+        let resume = Scans(self).scan_subtrees(r, page).await?;
         self.ep.stage_cost(Stage::ScanCollect, page.len() as u32);
         Ok(resume)
     }
 
     /// A leaf has one pair: there is nothing to fill.
     async fn load_empty(&self, all: &mut Pairs, _fill: Fill) -> Result<Option<u64>> {
-        self.fill_empty(all).await
+        Loads(self).fill_empty(all).await
     }
 
     async fn walk_all(&self, shape: &mut Shape) -> Result<()> {
-        self.walk_tree(shape).await
+        Walks(self).walk_tree(shape).await
     }
 }

@@ -21,6 +21,7 @@ use dmtree_fabric::{Error, GlobalAddr, Result, Step, verb::VerbVec};
 use dmtree_parts::op::{INSERTED, SPLIT, Written};
 
 use crate::cursor::Cursor;
+use crate::cursor::Cursors;
 use crate::format::header::Header;
 use crate::format::node::{HEADER_OFFSET, Node, slot_at};
 use crate::format::slot::{NodeType, Slot};
@@ -37,24 +38,27 @@ enum Taken {
     Other,
 }
 
-impl Smart {
+/// Inserts of new keys.
+pub(crate) struct Inserts<'c>(pub(crate) &'c Smart);
+
+impl Inserts<'_> {
     /// The leaf of a new key, under the slot that shall name it. The first call WRITEs the leaf;
     /// later calls WRITE only the slot's address.
     pub(crate) async fn ready_leaf(&self, job: &mut Job<'_>, slot: GlobalAddr) -> Result<Slot> {
-        let g = &self.node.g;
-        self.ep.step(Step::Entry);
+        let g = &self.0.node.g;
+        self.0.ep.step(Step::Entry);
         let at = match job.leaf {
             Some(at) => {
-                self.ep.write_word(at, slot.bits()).await?;
+                self.0.ep.write_word(at, slot.bits()).await?;
                 at
             }
             None => {
-                let at = self.new_leaf().await?;
+                let at = self.0.new_leaf().await?;
                 job.leaf = Some(at);
                 job.latest();
-                let mut image = self.blank(g.leaf_bytes()).await?;
+                let mut image = self.0.blank(g.leaf_bytes()).await?;
                 leaf::put(g, &mut image, slot, job.key, &job.value);
-                self.ep.write(at, image).await?;
+                self.0.ep.write(at, image).await?;
                 at
             }
         };
@@ -69,10 +73,10 @@ impl Smart {
     ) -> Result<Option<Written>> {
         let new = self.ready_leaf(job, c.at).await?;
         let new = new.with_partial(byte_at(job.key, c.next - 1));
-        self.ep.step(Step::Structure);
-        let was = self.ep.cas(c.at, 0, new.bits()).await?;
+        self.0.ep.step(Step::Structure);
+        let was = self.0.ep.cas(c.at, 0, new.bits()).await?;
         if was != 0 {
-            self.retried.set(true);
+            self.0.retried.set(true);
             c.reread(was);
             return Ok(None);
         }
@@ -91,7 +95,7 @@ impl Smart {
         let byte = byte_at(job.key, n.header.discriminates());
         let capacity = n.header.kind.capacity();
         for i in n.taken().. {
-            if i >= self.node.g.types.largest {
+            if i >= self.0.node.g.types.largest {
                 return Err(Error::invalid(format!(
                     "more than {i} different bytes follow one prefix: make the index with a larger largest_node"
                 )));
@@ -103,7 +107,7 @@ impl Smart {
                     return Ok(Some(SPLIT));
                 }
                 Taken::SameByte(i, word) => {
-                    if i >= capacity && self.node.o.help_types {
+                    if i >= capacity && self.0.node.o.help_types {
                         self.switch_type(c, &n, i, job.key).await?;
                     }
                     c.descend(&n, i, word);
@@ -118,25 +122,25 @@ impl Smart {
     async fn take_slot(&self, job: &mut Job<'_>, n: &Node, i: usize, byte: u8) -> Result<Taken> {
         let at = slot_at(n.at, i);
         let new = self.ready_leaf(job, at).await?.with_partial(byte);
-        self.ep.step(Step::Structure);
-        let was = Slot::from_bits(self.ep.cas(at, 0, new.bits()).await?);
+        self.0.ep.step(Step::Structure);
+        let was = Slot::from_bits(self.0.ep.cas(at, 0, new.bits()).await?);
         if was.is_empty() {
             job.leaf = None;
             return Ok(Taken::Done);
         }
-        self.retried.set(true);
+        self.0.retried.set(true);
         Ok(if was.partial() == byte { Taken::SameByte(i, was) } else { Taken::Other })
     }
 
     /// Makes a node large enough for slot number `i`: raises the type in the slot that names it and
     /// in its header, in one round trip.
     async fn switch_type(&self, c: &Cursor, n: &Node, i: usize, key: &[u8]) -> Result<()> {
-        let kind = self.node.g.types.fitting(i + 1);
+        let kind = self.0.node.g.types.fitting(i + 1);
         let kind = kind.ok_or_else(|| Error::corrupt(format!("slot {i} of node {}", n.at)))?;
-        let mut word = c.compared(self.node.o.keep_words);
+        let mut word = c.compared(self.0.node.o.keep_words);
         let mut header = n.header;
         let (mut slot_at, header_at) = (c.at, n.at.plus(HEADER_OFFSET));
-        self.ep.step(Step::Structure);
+        self.0.ep.step(Step::Structure);
         let mut both = VerbVec::new();
         loop {
             let slot_due = is_smaller(word.kind(), kind);
@@ -144,11 +148,11 @@ impl Smart {
             if !slot_due && !header_due {
                 break;
             }
-            self.ep.check_deadline("a node's type", n.at.bits())?;
+            self.0.ep.check_deadline("a node's type", n.at.bits())?;
             let a = slot_due.then(|| both.cas(slot_at, word.bits(), word.with_kind(kind).bits()));
             let b = header_due
                 .then(|| both.cas(header_at, header.bits(), header.with_kind(kind).bits()));
-            both = self.ep.batch(both).await?;
+            both = self.0.ep.batch(both).await?;
             if let Some(a) = a {
                 let was = Slot::from_bits(both.word(a));
                 let done = was == word;
@@ -165,7 +169,7 @@ impl Smart {
             both.clear();
         }
         // As published, the whole copy of the node above is dropped.
-        self.forget_node(c.node, key);
+        Cursors(self.0).forget_node(c.node, key);
         Ok(())
     }
 
@@ -174,12 +178,12 @@ impl Smart {
     async fn slot_of(&self, node: GlobalAddr, from: Slot) -> Result<(GlobalAddr, Slot)> {
         let mut word = from;
         loop {
-            self.ep.check_deadline("the slot that names a node", node.bits())?;
+            self.0.ep.check_deadline("the slot that names a node", node.bits())?;
             if word.kind().is_none() {
                 return Err(Error::corrupt(format!("no slot names node {node}")));
             }
             let at = slot_at(word.child(), 0);
-            word = Slot::from_bits(self.ep.read(at, 8).await?.word(0));
+            word = Slot::from_bits(self.0.ep.read(at, 8).await?.word(0));
             if word.child() == node {
                 return Ok((at, word));
             }

@@ -12,6 +12,7 @@
 use dmtree_fabric::{GlobalAddr, Result};
 use dmtree_parts::pairs::Pairs;
 
+use crate::cursor::Cursors;
 use crate::format::fork::{Fork, nodes_for};
 use crate::format::leaf;
 use crate::format::node::{NewNode, slot_at};
@@ -41,29 +42,32 @@ struct Leaves {
     room: usize,
 }
 
-impl Smart {
+/// The bulk load.
+pub(crate) struct Loads<'c>(pub(crate) &'c Smart);
+
+impl Loads<'_> {
     /// Builds the tree and links it. Returns the number of leaves; `None` if the index has keys.
     pub(crate) async fn fill_empty(&self, all: &Pairs) -> Result<Option<u64>> {
-        let root = self.root().await?;
+        let root = Cursors(self.0).root().await?;
         if !root.slot.is_empty() {
             return Ok(None);
         }
         let slot = self.build(all).await?;
-        self.ep.renew_deadline();
-        let is_linked = self.ep.cas(root.at, 0, slot.bits()).await? == 0;
+        self.0.ep.renew_deadline();
+        let is_linked = self.0.ep.cas(root.at, 0, slot.bits()).await? == 0;
         Ok(is_linked.then_some(all.len() as u64))
     }
 
     /// Writes the whole tree, and returns the root slot's word. A node is written when its children
     /// are known; in depth-first order these come right after it.
     async fn build(&self, all: &Pairs) -> Result<Slot> {
-        let root = self.node.root.word;
+        let root = self.0.node.root.word;
         let mut due = vec![Due { from: 0, to: all.len(), above: root, depth: 1, in_node: None }];
         let mut open: Vec<NewNode> = Vec::new();
         let mut leaves = Leaves::default();
         let mut root_slot = Slot::EMPTY;
         while let Some(d) = due.pop() {
-            self.ep.renew_deadline();
+            self.0.ep.renew_deadline();
             // The open nodes behind the one that waits for this subtree have all their children.
             let waiting = d.in_node.map_or(0, |(n, _)| n + 1);
             self.write_nodes(open.drain(waiting..)).await?;
@@ -100,7 +104,7 @@ impl Smart {
             (d.from + 1..d.to)
                 .filter(|i| byte_at(all.key(*i), position) != byte_at(all.key(*i - 1), position)),
         );
-        let kind = self.node.g.types.fitting(begins.len()).ok_or_else(|| {
+        let kind = self.0.node.g.types.fitting(begins.len()).ok_or_else(|| {
             dmtree_fabric::Error::invalid(format!(
                 "{} different bytes follow one prefix: make the index with a larger largest_node",
                 begins.len()
@@ -108,7 +112,7 @@ impl Smart {
         })?;
         let mut places = Vec::new();
         for _ in 0..nodes_for(shared) {
-            places.push(self.new_node().await?);
+            places.push(self.0.new_node().await?);
         }
         let bytes = &first[d.depth - 1..position - 1];
         let fork = Fork { above: d.above, depth: d.depth, shared: bytes, kind };
@@ -130,9 +134,9 @@ impl Smart {
 
     async fn write_nodes(&self, nodes: impl Iterator<Item = NewNode>) -> Result<()> {
         for n in nodes {
-            let mut image = self.blank(n.bytes()).await?;
+            let mut image = self.0.blank(n.bytes()).await?;
             n.put(&mut image);
-            self.ep.write(n.at, image).await?;
+            self.0.ep.write(n.at, image).await?;
         }
         Ok(())
     }
@@ -144,13 +148,18 @@ impl Smart {
         above: GlobalAddr,
         byte: u8,
     ) -> Result<Slot> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let step = g.leaf_footprint();
         if leaves.room == 0 {
             self.write_leaves(leaves).await?;
             let bytes = (step * LEAVES_TOGETHER) as u32;
-            leaves.at =
-                self.node.pool.supply().alloc_bump(&self.ep, &self.node.leaves, bytes).await?;
+            leaves.at = self
+                .0
+                .node
+                .pool
+                .supply()
+                .alloc_bump(&self.0.ep, &self.0.node.leaves, bytes)
+                .await?;
             leaves.room = LEAVES_TOGETHER;
         }
         let from = leaves.image.len();
@@ -165,13 +174,13 @@ impl Smart {
         if leaves.image.is_empty() {
             return Ok(());
         }
-        let step = self.node.g.leaf_footprint();
-        let mut image = self.blank(leaves.image.len()).await?;
+        let step = self.0.node.g.leaf_footprint();
+        let mut image = self.0.blank(leaves.image.len()).await?;
         image.copy_from_slice(&leaves.image);
         let used = leaves.image.len() / step;
-        self.ep.write(leaves.at, image).await?;
+        self.0.ep.write(leaves.at, image).await?;
         for i in used..used + leaves.room {
-            self.spare_leaves.give_back(leaves.at.plus((i * step) as u64));
+            self.0.spare_leaves.give_back(leaves.at.plus((i * step) as u64));
         }
         *leaves = Leaves::default();
         Ok(())

@@ -32,26 +32,29 @@ pub(crate) struct Held {
     guard: LocalGuard,
 }
 
-impl Smart {
+/// Locks of leaves, and of what they guard.
+pub(crate) struct Locks<'c>(pub(crate) &'c Smart);
+
+impl Locks<'_> {
     /// Takes the lock of a node or leaf.
     pub(crate) async fn lock(&self, of: GlobalAddr) -> Result<Held> {
-        let (words, local) = self.node.locks.find(&self.ep, &self.node).await?;
+        let (words, local) = self.0.node.locks.find(&self.0.ep, &self.0.node).await?;
         let LockWord { at: word, number } = words.by_hash(of)?;
         let guard = match local.try_lock(number) {
             Some(guard) => guard,
             None => {
-                let guard = local.lock(&self.ep, number).await?;
-                self.ep.stage_cost(Stage::PolledLine, guard.threads_waiting() as u32);
+                let guard = local.lock(&self.0.ep, number).await?;
+                self.0.ep.stage_cost(Stage::PolledLine, guard.threads_waiting() as u32);
                 guard
             }
         };
-        self.ep.stage_cost(Stage::LocalQueue, 1);
-        self.ep.point().await;
+        self.0.ep.stage_cost(Stage::LocalQueue, 1);
+        self.0.ep.point().await;
         if guard.is_handed {
             return Ok(Held { word, guard });
         }
-        self.take_lock(word).await?;
-        guard.set_tag(self.tag);
+        self.0.take_lock(word).await?;
+        guard.set_tag(self.0.tag);
         Ok(Held { word, guard })
     }
 
@@ -65,8 +68,8 @@ impl Smart {
     /// compute node that took it.
     async fn release(&self, word: GlobalAddr, guard: Option<LocalGuard>) -> Result<()> {
         let Some(guard) = guard else { return Ok(()) };
-        self.ep.step(Step::Lock);
-        let was = self.ep.cas(word, guard.tag(), 0).await?;
+        self.0.ep.step(Step::Lock);
+        let was = self.0.ep.cas(word, guard.tag(), 0).await?;
         leave(word, was, guard)
     }
 
@@ -78,12 +81,12 @@ impl Smart {
         image: Buf,
     ) -> Result<()> {
         let Held { word, guard } = held;
-        self.ep.step(Step::Entry);
+        self.0.ep.step(Step::Entry);
         if guard.may_hand_over() {
-            self.ep.write(at, image).await?;
+            self.0.ep.write(at, image).await?;
             return self.release(word, guard.hand_over()).await;
         }
-        let (_, was) = self.ep.chain((write(at, image), cas(word, guard.tag(), 0))).await?;
+        let (_, was) = self.0.ep.chain((write(at, image), cas(word, guard.tag(), 0))).await?;
         leave(word, was, guard)
     }
 }

@@ -21,6 +21,7 @@ use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, behind_prefix};
 
 use crate::cache::EntryId;
 use crate::cursor::Cursor;
+use crate::cursor::Cursors;
 use crate::format::leaf;
 use crate::format::node::{self, Node};
 use crate::format::slot::Slot;
@@ -83,20 +84,23 @@ impl Scan<'_> {
     }
 }
 
-impl Smart {
+/// Range reads.
+pub(crate) struct Scans<'c>(pub(crate) &'c Smart);
+
+impl Scans<'_> {
     pub(crate) async fn scan_subtrees(
         &self,
         r: &ScanRequest<'_>,
         page: &mut Page,
     ) -> Result<Option<Resume>> {
-        let low = self.bound_key(r.low);
+        let low = self.0.bound_key(r.low);
         let high = match r.high {
             Bound::Included(key) | Bound::Excluded(key) => Some(key),
             Bound::Unbounded => None,
         };
         let unknown = Some(low.clone());
         let mut scan = Scan { low, high, front: VecDeque::new(), unknown };
-        self.ep.stage_cost(Stage::CacheLookup, 1);
+        self.0.ep.stage_cost(Stage::CacheLookup, 1);
         loop {
             let wanted = r.limit - page.len();
             self.look_ahead(&mut scan, wanted).await?;
@@ -114,7 +118,7 @@ impl Smart {
             if scan.front.is_empty() && scan.unknown.is_none() {
                 return Ok(None);
             }
-            self.ep.check_deadline("the pairs of a scan", self.node.root.word.bits())?;
+            self.0.ep.check_deadline("the pairs of a scan", self.0.node.root.word.bits())?;
         }
     }
 
@@ -122,7 +126,7 @@ impl Smart {
     /// least one.
     async fn look_ahead(&self, scan: &mut Scan<'_>, wanted: usize) -> Result<()> {
         loop {
-            if self.node.o.cached_scans {
+            if self.0.node.o.cached_scans {
                 self.open_cached(scan, wanted);
             }
             if scan.front.len() >= wanted {
@@ -130,18 +134,18 @@ impl Smart {
             }
             let Some(low) = scan.unknown.take() else { return Ok(()) };
             scan.low = low;
-            let cached = self.node.o.cached_scans.then(|| self.node.cache.deepest(&scan.low));
+            let cached = self.0.node.o.cached_scans.then(|| self.0.node.cache.deepest(&scan.low));
             if let Some(copied) = cached.flatten() {
                 let place = (copied.node, &copied.slots[..]);
                 scan.front.extend(scan.children(&copied.prefix, place, Some(copied.entry)));
                 let behind = behind_prefix(&copied.prefix).map(|mut key| {
-                    key.resize(self.node.g.key, 0);
+                    key.resize(self.0.node.g.key, 0);
                     key
                 });
                 scan.unknown = behind.filter(|u| scan.meets(u));
                 continue;
             }
-            let c = self.root().await?;
+            let c = Cursors(self.0).root().await?;
             if !c.slot.is_empty() {
                 scan.front.push_back(Subtree { c, prefix: Vec::new(), pair: None });
             }
@@ -155,7 +159,7 @@ impl Smart {
             && let Some(s) = scan.front.pop_front()
         {
             let is_node = s.pair.is_none() && s.c.slot.kind().is_some();
-            let copied = is_node.then(|| self.node.cache.copy_below(&s.prefix, s.c.slot.child()));
+            let copied = is_node.then(|| self.0.node.cache.copy_below(&s.prefix, s.c.slot.child()));
             match copied.flatten() {
                 Some(copied) => {
                     let place = (copied.node, &copied.slots[..]);
@@ -171,7 +175,7 @@ impl Smart {
 
     /// READs the objects that the next pairs need: their leaves, and the nodes before them.
     async fn read_together(&self, scan: &mut Scan<'_>, wanted: usize) -> Result<()> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let (mut verbs, mut bytes) = (VerbVec::new(), 0);
         let mut due = VecDeque::new();
         while due.len() < wanted
@@ -189,8 +193,8 @@ impl Smart {
             due.push_back((s, number));
         }
         if !verbs.is_empty() {
-            self.ep.step(Step::Entry);
-            verbs = self.ep.batch(verbs).await?;
+            self.0.ep.step(Step::Entry);
+            verbs = self.0.ep.batch(verbs).await?;
         }
         let mut front = VecDeque::new();
         for (s, number) in due {
@@ -211,16 +215,16 @@ impl Smart {
 
     /// A leaf's pair; the subtree without a pair if the slot had to be READ again.
     async fn take_leaf(&self, mut s: Subtree, bytes: Sampled) -> Result<Option<Subtree>> {
-        self.ep.stage_cost(Stage::EntryCheck, 1);
+        self.0.ep.stage_cost(Stage::EntryCheck, 1);
         let cached = s.c.cached.is_some();
         let seen = bytes.extract(|b| {
-            let l = leaf::check(&self.node.g, b)?;
+            let l = leaf::check(&self.0.node.g, b)?;
             let fits = l.valid && (!cached || l.rev == s.c.at) && l.key.starts_with(&s.prefix);
             fits.then(|| (l.key.to_vec(), l.value.to_vec()))
         });
         match seen {
             Some(pair) => s.pair = Some(pair),
-            None => self.again(&mut s.c).await?,
+            None => Cursors(self.0).again(&mut s.c).await?,
         }
         Ok(if s.c.slot.is_empty() { None } else { Some(s) })
     }
@@ -235,19 +239,19 @@ impl Smart {
         let at = s.c.slot.child();
         let mut n = bytes.extract(|b| Node::parse(at, b));
         if let Some(grown) = n.as_ref().filter(|n| n.slots.len() < n.header.kind.capacity()) {
-            n = self.fetch_node(at, grown.header.kind).await?;
+            n = Cursors(self.0).fetch_node(at, grown.header.kind).await?;
         }
         let fits = |n: &Node| {
             let depth = usize::from(n.header.depth);
             depth <= s.c.next && (s.c.cached.is_none() || n.rev == s.c.at)
         };
         let Some(n) = n.filter(fits) else {
-            self.again(&mut s.c).await?;
+            Cursors(self.0).again(&mut s.c).await?;
             return Ok(if s.c.slot.is_empty() { Vec::new() } else { vec![s] });
         };
-        self.ep.stage_cost(Stage::NodeImage, n.slots.len() as u32);
+        self.0.ep.stage_cost(Stage::NodeImage, n.slots.len() as u32);
         if usize::from(n.header.depth) == s.c.next {
-            self.remember(&n, &s.prefix);
+            Cursors(self.0).remember(&n, &s.prefix);
         }
         let before = usize::from(n.header.depth) - 1;
         let prefix = [&s.prefix[..before], n.header.shared()].concat();

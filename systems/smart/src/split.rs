@@ -23,6 +23,7 @@ use dmtree_fabric::{GlobalAddr, Result, Step, verb, verb::VerbVec};
 use dmtree_parts::op::{SPLIT, Written};
 
 use crate::cursor::Cursor;
+use crate::cursor::Cursors;
 use crate::format::fork::{Fork, nodes_for};
 use crate::format::header::Header;
 use crate::format::leaf::{self, Leaf};
@@ -40,7 +41,10 @@ struct Parting<'a> {
     old: u8,
 }
 
-impl Smart {
+/// Splits of leaves.
+pub(crate) struct Splits<'c>(pub(crate) &'c Smart);
+
+impl Splits<'_> {
     /// Puts a node between a slot and its leaf, which has another key. `None`: the slot has
     /// changed, and the descent goes on from its new word.
     pub(crate) async fn split_leaf(
@@ -83,8 +87,8 @@ impl Smart {
         self.repair(verb::cas(n.at, above.bits(), names.bits())).await?;
         let target = depth + at + 1;
         let shorter = |h: Header| (usize::from(h.depth) < target).then(|| h.starting_at(target));
-        match (self.node.o.help_types, shorter(n.header)) {
-            (true, _) => self.change_header(n, shorter).await?,
+        match (self.0.node.o.help_types, shorter(n.header)) {
+            (true, _) => Cursors(self.0).change_header(n, shorter).await?,
             // As published: one attempt, with any outcome.
             (false, Some(new)) => {
                 let at = n.at.plus(HEADER_OFFSET);
@@ -105,19 +109,19 @@ impl Smart {
     ) -> Result<Option<Vec<NewNode>>> {
         let mut places = Vec::new();
         for _ in 0..nodes_for(p.shared.len()) {
-            places.push(self.new_node().await?);
+            places.push(self.0.new_node().await?);
         }
-        let word = c.compared(self.node.o.keep_words);
+        let word = c.compared(self.0.node.o.keep_words);
         // After an error a WRITE may still be in flight, so the memory is not used again.
         let nodes = self.write_between(job, c, p, &places).await?;
         let new = Slot::node(c.slot.partial(), nodes[0].kind(), nodes[0].at)?;
-        self.ep.step(Step::Structure);
-        let was = self.ep.cas(c.at, word.bits(), new.bits()).await?;
+        self.0.ep.step(Step::Structure);
+        let was = self.0.ep.cas(c.at, word.bits(), new.bits()).await?;
         if was != word.bits() {
-            self.retried.set(true);
-            self.ep.check_deadline("a slot to split", c.at.bits())?;
-            places.into_iter().for_each(|at| self.spare_nodes.give_back(at));
-            self.forget(c);
+            self.0.retried.set(true);
+            self.0.ep.check_deadline("a slot to split", c.at.bits())?;
+            places.into_iter().for_each(|at| self.0.spare_nodes.give_back(at));
+            Cursors(self.0).forget(c);
             c.reread(was);
             return Ok(None);
         }
@@ -132,10 +136,10 @@ impl Smart {
         p: &Parting<'_>,
         places: &[GlobalAddr],
     ) -> Result<Vec<NewNode>> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let at = match job.leaf {
             Some(at) => at,
-            None => self.new_leaf().await?,
+            None => self.0.new_leaf().await?,
         };
         job.leaf = Some(at);
         let fork = Fork { above: c.at, depth: c.next, shared: p.shared, kind: NodeType::N4 };
@@ -148,16 +152,16 @@ impl Smart {
         job.latest();
         let mut verbs = VerbVec::new();
         for n in &nodes {
-            let mut image = self.blank(n.bytes()).await?;
+            let mut image = self.0.blank(n.bytes()).await?;
             n.put(&mut image);
             verbs.write(n.at, image);
         }
-        let mut image = self.blank(g.leaf_bytes()).await?;
+        let mut image = self.0.blank(g.leaf_bytes()).await?;
         let named_by = slot_at(nodes[nodes.len() - 1].at, 1);
         leaf::put(g, &mut image, named_by, job.key, &job.value);
         verbs.write(at, image);
-        self.ep.step(Step::Structure);
-        self.ep.batch(verbs).await?;
+        self.0.ep.step(Step::Structure);
+        self.0.ep.batch(verbs).await?;
         Ok(nodes)
     }
 
@@ -165,7 +169,7 @@ impl Smart {
     /// so far only the slot has.
     fn child_of(&self, c: &Cursor) -> Slot {
         let capacity = |s: Slot| s.kind().map_or(0, NodeType::capacity);
-        match self.node.o.keep_words && capacity(c.word) > capacity(c.slot) {
+        match self.0.node.o.keep_words && capacity(c.word) > capacity(c.slot) {
             true => c.word,
             false => c.slot,
         }
@@ -173,14 +177,14 @@ impl Smart {
 
     /// A repair after a split; as published it is not awaited.
     async fn repair(&self, cas: verb::Atomic) -> Result<()> {
-        if self.node.o.lazy_repairs {
-            self.ep.detach(cas, None);
+        if self.0.node.o.lazy_repairs {
+            self.0.ep.detach(cas, None);
             return Ok(());
         }
-        self.ep.chain(cas).await.map(|_| ())
+        self.0.ep.chain(cas).await.map(|_| ())
     }
 
     fn remember_new(&self, nodes: &[NewNode], key: &[u8]) {
-        nodes.iter().for_each(|n| self.remember(&n.as_read(), key));
+        nodes.iter().for_each(|n| Cursors(self.0).remember(&n.as_read(), key));
     }
 }

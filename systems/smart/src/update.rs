@@ -27,12 +27,17 @@ use dmtree_parts::op::{UPDATED, Written};
 use dmtree_parts::{Outcome, Write};
 
 use crate::cursor::Cursor;
+use crate::cursor::Cursors;
 use crate::format::leaf::{self, LockWord, VALID_OFFSET};
 use crate::format::slot::Slot;
 use crate::index::Smart;
+use crate::lock::Locks;
 use crate::write::{Job, Sharing};
 
-impl Smart {
+/// Updates of present keys.
+pub(crate) struct Updates<'c>(pub(crate) &'c Smart);
+
+impl Updates<'_> {
     /// The write at its key's leaf. `None`: the slot has changed, and the descent goes on
     /// from its new word.
     pub(crate) async fn found(
@@ -45,18 +50,21 @@ impl Smart {
             return Ok(Some((Outcome::Exists, OpOutcome::Hit)));
         }
         if let Some(held) = job.held.take() {
-            self.unlock(held).await?;
+            Locks(self.0).unlock(held).await?;
         }
         let (at, mut image) = (c.slot.child(), image.into_buf());
-        let o = &self.node.o;
+        let o = &self.0.node.o;
         match (o.in_place, o.rear_lock) {
             (false, _) => return self.replace(job, c).await,
             (true, false) => {
                 // As published, the leaf is not READ again under the lock.
-                let held = self.lock(at).await?;
+                let held = Locks(self.0).lock(at).await?;
                 job.latest();
-                leaf::set_value(&self.node.g, &mut image, &job.value);
-                self.write_and_unlock(held, at, image).await.map_err(Error::effect_unknown)?;
+                leaf::set_value(&self.0.node.g, &mut image, &job.value);
+                Locks(self.0)
+                    .write_and_unlock(held, at, image)
+                    .await
+                    .map_err(Error::effect_unknown)?;
             }
             (true, true) => self.update_under_rear_lock(job, at, image).await?,
         }
@@ -79,13 +87,13 @@ impl Smart {
             Sharing::Handover(guard, _) => guard.may_hand_over(),
             _ => false,
         };
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         leaf::set_value(g, &mut image, &job.value);
         // As published the WRITE clears the lock byte even if the lock is handed over.
-        leaf::set_locked(g, &mut image, hand_over && self.node.o.locked_handover);
-        self.ep.step(Step::Entry);
-        self.ep.write(at, image).await.map_err(Error::effect_unknown)?;
-        self.ep.point().await;
+        leaf::set_locked(g, &mut image, hand_over && self.0.node.o.locked_handover);
+        self.0.ep.step(Step::Entry);
+        self.0.ep.write(at, image).await.map_err(Error::effect_unknown)?;
+        self.0.ep.point().await;
         if matches!(job.sharing, Sharing::Handover(..))
             && let Sharing::Handover(guard, _) = std::mem::replace(&mut job.sharing, Sharing::None)
         {
@@ -97,17 +105,17 @@ impl Smart {
     /// Takes the lock at the end of a leaf. The lock word may also contain bytes of the value,
     /// which other writers may have changed.
     async fn lock_rear(&self, at: GlobalAddr, image: &[u8]) -> Result<()> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let word_at = at.plus(g.lock_word_at() as u64);
         let mut word = LockWord::of_image(g, image);
-        let mut attempts = Attempts::new(&self.ep, "lock of a leaf", word_at);
+        let mut attempts = Attempts::new(&self.0.ep, "lock of a leaf", word_at);
         loop {
-            self.ep.step(Step::Lock);
-            let was = self.ep.cas(word_at, word.free, word.held).await?;
+            self.0.ep.step(Step::Lock);
+            let was = self.0.ep.cas(word_at, word.free, word.held).await?;
             if was == word.free {
                 return Ok(());
             }
-            self.retried.set(true);
+            self.0.retried.set(true);
             word = LockWord::of(g, was);
             attempts.again().await?;
         }
@@ -117,41 +125,41 @@ impl Smart {
     /// leaf in its cache can then return the old value after other clients have returned the new
     /// one.
     async fn replace(&self, job: &mut Job<'_>, c: &mut Cursor) -> Result<Option<Written>> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let old = c.slot;
         let invalid_at = old.child().plus(VALID_OFFSET);
         let at = match job.leaf {
             Some(at) => at,
-            None => self.new_leaf().await?,
+            None => self.0.new_leaf().await?,
         };
         job.leaf = Some(at);
         job.latest();
-        let mut image = self.blank(g.leaf_bytes()).await?;
+        let mut image = self.0.blank(g.leaf_bytes()).await?;
         leaf::put(g, &mut image, c.at, job.key, &job.value);
         let mut verbs = VerbVec::new();
         verbs.write(at, image);
-        if self.node.o.invalidate_first {
-            verbs.write(invalid_at, self.blank(1).await?);
+        if self.0.node.o.invalidate_first {
+            verbs.write(invalid_at, self.0.blank(1).await?);
         }
-        self.ep.step(Step::Entry);
-        self.ep.batch(verbs).await?;
+        self.0.ep.step(Step::Entry);
+        self.0.ep.batch(verbs).await?;
         let new = Slot::leaf(old.partial(), g.leaf_bytes(), at)?;
-        self.ep.step(Step::Structure);
-        let was = self.ep.cas(c.at, old.bits(), new.bits()).await?;
+        self.0.ep.step(Step::Structure);
+        let was = self.0.ep.cas(c.at, old.bits(), new.bits()).await?;
         if was != old.bits() {
-            self.retried.set(true);
-            self.ep.check_deadline("a slot to change", c.at.bits())?;
-            self.forget(c);
+            self.0.retried.set(true);
+            self.0.ep.check_deadline("a slot to change", c.at.bits())?;
+            Cursors(self.0).forget(c);
             c.reread(was);
             return Ok(None);
         }
         job.leaf = None;
-        self.forget_node(c.node, job.key);
-        if !self.node.o.invalidate_first {
-            let byte = self.blank(1).await?;
-            match self.node.o.lazy_repairs {
-                true => self.ep.detach(verb::write(invalid_at, byte), None),
-                false => _ = self.ep.write(invalid_at, byte).await?,
+        Cursors(self.0).forget_node(c.node, job.key);
+        if !self.0.node.o.invalidate_first {
+            let byte = self.0.blank(1).await?;
+            match self.0.node.o.lazy_repairs {
+                true => self.0.ep.detach(verb::write(invalid_at, byte), None),
+                false => _ = self.0.ep.write(invalid_at, byte).await?,
             }
         }
         Ok(Some(UPDATED))

@@ -11,6 +11,7 @@ use dmtree_fabric::Result;
 use dmtree_parts::Shape;
 use dmtree_parts::published::must;
 
+use crate::cursor::Cursors;
 use crate::format::leaf;
 use crate::format::node::{self, Node};
 use crate::format::slot::Slot;
@@ -24,18 +25,21 @@ struct Due {
     level: u32,
 }
 
-impl Smart {
+/// A look at the whole tree.
+pub(crate) struct Walks<'c>(pub(crate) &'c Smart);
+
+impl Walks<'_> {
     pub(crate) async fn walk_tree(&self, shape: &mut Shape) -> Result<()> {
-        if self.node.o.has_lock_table() {
-            self.node.locks.check_free(&self.ep, &self.node).await?;
+        if self.0.node.o.has_lock_table() {
+            self.0.node.locks.check_free(&self.0.ep, &self.0.node).await?;
         }
-        let root = self.root().await?;
+        let root = Cursors(self.0).root().await?;
         let mut due = vec![Due { slot: root.slot, prefix: Vec::new(), level: 0 }];
         if root.slot.is_empty() {
             due.clear();
         }
         while let Some(d) = due.pop() {
-            self.ep.renew_deadline();
+            self.0.ep.renew_deadline();
             shape.levels = shape.levels.max(d.level);
             match d.slot.is_leaf() {
                 true => self.walk_leaf(&d, shape).await?,
@@ -48,9 +52,9 @@ impl Smart {
     }
 
     async fn walk_node(&self, d: &Due, due: &mut Vec<Due>, shape: &mut Shape) -> Result<()> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let at = d.slot.child();
-        let bytes = self.ep.read(at, node::bytes(g.types.largest) as u32).await?;
+        let bytes = self.0.ep.read(at, node::bytes(g.types.largest) as u32).await?;
         let seen = bytes.extract(|b| {
             let n = Node::parse(at, b)?;
             let behind = &b[node::bytes(n.header.kind.capacity().min(g.types.largest))..];
@@ -64,7 +68,7 @@ impl Smart {
         must(depth <= next && n.header.discriminates() >= next, "begins somewhere else", at)?;
         // As published, a header that was to be shortened can stay long; its first bytes are then
         // bytes of the path.
-        must(depth == next || !self.node.o.help_types, "a header that was not shortened", at)?;
+        must(depth == next || !self.0.node.o.help_types, "a header that was not shortened", at)?;
         let (way, rest) = n.header.shared().split_at(next - depth);
         must(d.prefix.ends_with(way), "other bytes than those of its path", at)?;
         let taken = n.taken();
@@ -84,11 +88,11 @@ impl Smart {
     }
 
     async fn walk_leaf(&self, d: &Due, shape: &mut Shape) -> Result<()> {
-        let g = &self.node.g;
+        let g = &self.0.node.g;
         let at = d.slot.child();
         let size = if g.leaf_bytes() < 128 { g.leaf_bytes() } else { 0 };
         must(d.slot.leaf_bytes() == size, "the slot has another size", at)?;
-        let bytes = self.ep.read(at, g.leaf_bytes() as u32).await?;
+        let bytes = self.0.ep.read(at, g.leaf_bytes() as u32).await?;
         let seen = bytes.extract(|b| {
             let l = leaf::check(g, b)?;
             Some((l.valid, l.key.starts_with(&d.prefix), leaf::is_locked(g, b)))

@@ -27,10 +27,15 @@ use dmtree_parts::hash::KeyHash;
 use dmtree_parts::op::{ABSENT, Written};
 use dmtree_parts::{Outcome, Write};
 
+use crate::cursor::Cursors;
 use crate::cursor::parts_at;
 use crate::format::{byte_at, leaf};
 use crate::index::Smart;
+use crate::insert::Inserts;
 use crate::lock::Held;
+use crate::lock::Locks;
+use crate::split::Splits;
+use crate::update::Updates;
 
 /// How a write shares its verbs or its lock with other writers of this compute node.
 pub(crate) enum Sharing {
@@ -85,10 +90,13 @@ impl<'a> Job<'a> {
     }
 }
 
-impl Smart {
+/// Writes of a key.
+pub(crate) struct Writes<'c>(pub(crate) &'c Smart);
+
+impl Writes<'_> {
     /// A write that may share its verbs or its lock, or those of another writer.
     pub(crate) async fn write_shared(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
-        let (o, value) = (&self.node.o, w.value().expect("only deletes have no value"));
+        let (o, value) = (&self.0.node.o, w.value().expect("only deletes have no value"));
         match w.intent() {
             Some(intent) if o.combining && o.closed_batches => {
                 self.write_in_group(key, w, &intent).await
@@ -103,8 +111,8 @@ impl Smart {
     /// written.
     async fn write_in_window(&self, key: &[u8], w: Write<'_>, value: &[u8]) -> Result<Written> {
         let hash = KeyHash::of(key);
-        let table = &self.node.local;
-        match table.enter(&self.ep, (key, hash), Side::Write, Some(value)).await? {
+        let table = &self.0.node.local;
+        match table.enter(&self.0.ep, (key, hash), Side::Write, Some(value)).await? {
             Entered::Alone => self.write_alone(&mut Job::new(key, w, value, Sharing::None)).await,
             Entered::Follower(guard) => {
                 guard.publish(None);
@@ -113,7 +121,7 @@ impl Smart {
             Entered::Winner(guard) => {
                 let mut job = Job::new(key, w, value, Sharing::Window(guard));
                 let written = self.write_alone(&mut job).await?;
-                self.ep.point().await;
+                self.0.ep.point().await;
                 if let Sharing::Window(guard) = job.sharing
                     && written.0 == Outcome::Done
                 {
@@ -131,9 +139,9 @@ impl Smart {
         w: Write<'_>,
         intent: &Intent<'_>,
     ) -> Result<Written> {
-        let (writers, none) = (&self.node.writers, &mut Vec::new());
+        let (writers, none) = (&self.0.node.writers, &mut Vec::new());
         let key_hash = (key, KeyHash::of(key));
-        let sharing = match writers.turn(&self.ep, key_hash, intent, none, || ()).await? {
+        let sharing = match writers.turn(&self.0.ep, key_hash, intent, none, || ()).await? {
             Turn::Shared(shared) => return Ok((shared?.wrote(), OpOutcome::Shared)),
             Turn::Own(None) => Sharing::None,
             Turn::Own(Some(leader)) => Sharing::Group(leader),
@@ -143,7 +151,7 @@ impl Smart {
         job.latest();
         if let Sharing::Group(leader) = job.sharing {
             let outcome = written.as_ref().map(|w| w.0).map_err(Clone::clone);
-            leader.finish_write(&self.ep, outcome).await;
+            leader.finish_write(&self.0.ep, outcome).await;
         }
         written
     }
@@ -151,11 +159,12 @@ impl Smart {
     /// The lock of a leaf passes from one writer of the key to the next.
     async fn write_handing_over(&self, key: &[u8], w: Write<'_>, value: &[u8]) -> Result<Written> {
         let hash = KeyHash::of(key);
-        let sharing = match self.node.local.enter(&self.ep, (key, hash), Side::Write, None).await? {
-            Entered::Alone => Sharing::None,
-            Entered::Winner(guard) => Sharing::Handover(guard, false),
-            Entered::Follower(guard) => Sharing::Handover(guard, true),
-        };
+        let sharing =
+            match self.0.node.local.enter(&self.0.ep, (key, hash), Side::Write, None).await? {
+                Entered::Alone => Sharing::None,
+                Entered::Winner(guard) => Sharing::Handover(guard, false),
+                Entered::Follower(guard) => Sharing::Handover(guard, true),
+            };
         self.write_alone(&mut Job::new(key, w, value, sharing)).await
     }
 
@@ -167,11 +176,11 @@ impl Smart {
             result = self.descend(job).await;
         }
         if let Some(held) = job.held.take() {
-            self.unlock(held).await?;
+            Locks(self.0).unlock(held).await?;
         }
         // After an error the WRITE may still be in flight, so the leaf is not used again.
         if let (Some(leaf), Ok(_)) = (job.leaf.take(), &result) {
-            self.spare_leaves.give_back(leaf);
+            self.0.spare_leaves.give_back(leaf);
         }
         result
     }
@@ -179,37 +188,39 @@ impl Smart {
     /// Descends to the key's leaf, or to the place where it belongs.
     async fn descend(&self, job: &mut Job<'_>) -> Result<Written> {
         let key = job.key;
-        let mut c = self.start(key).await?;
-        if !self.node.o.lock_free && !job.is_update() {
-            job.held = Some(self.lock(c.node).await?);
+        let mut c = Cursors(self.0).start(key).await?;
+        if !self.0.node.o.lock_free && !job.is_update() {
+            job.held = Some(Locks(self.0).lock(c.node).await?);
         }
         loop {
             let cached = c.cached.is_some();
             let done = if c.slot.is_empty() {
                 match job.is_update() {
                     true => Some(ABSENT),
-                    false => self.fill_slot(job, &mut c).await?,
+                    false => Inserts(self.0).fill_slot(job, &mut c).await?,
                 }
             } else if c.slot.is_leaf() {
-                let any = !self.node.o.in_place;
-                let Some(image) = self.read_leaf(&mut c, any).await? else { continue };
-                match leaf::check(&self.node.g, &image) {
-                    Some(l) if l.key == key => self.found(job, &mut c, image).await?,
-                    _ if job.is_update() => self.is_final(&mut c, cached).await?.then_some(ABSENT),
-                    Some(l) => self.split_leaf(job, &mut c, l).await?,
+                let any = !self.0.node.o.in_place;
+                let Some(image) = Cursors(self.0).read_leaf(&mut c, any).await? else { continue };
+                match leaf::check(&self.0.node.g, &image) {
+                    Some(l) if l.key == key => Updates(self.0).found(job, &mut c, image).await?,
+                    _ if job.is_update() => {
+                        Cursors(self.0).is_final(&mut c, cached).await?.then_some(ABSENT)
+                    }
+                    Some(l) => Splits(self.0).split_leaf(job, &mut c, l).await?,
                     None => return Err(Error::corrupt("a leaf that was whole is not")),
                 }
             } else {
-                let Some(n) = self.read_node(&mut c, key).await? else { continue };
+                let Some(n) = Cursors(self.0).read_node(&mut c, key).await? else { continue };
                 match parts_at(&n, key) {
                     Some(_) if job.is_update() => {
-                        self.is_final(&mut c, cached).await?.then_some(ABSENT)
+                        Cursors(self.0).is_final(&mut c, cached).await?.then_some(ABSENT)
                     }
-                    Some(at) => self.split_header(job, &mut c, &n, at).await?,
+                    Some(at) => Splits(self.0).split_header(job, &mut c, &n, at).await?,
                     None => {
                         if let Some(held) = job.held.take() {
-                            self.unlock(held).await?;
-                            job.held = Some(self.lock(n.at).await?);
+                            Locks(self.0).unlock(held).await?;
+                            job.held = Some(Locks(self.0).lock(n.at).await?);
                         }
                         match n.find(byte_at(key, n.header.discriminates())) {
                             Some((i, word)) => {
@@ -217,7 +228,7 @@ impl Smart {
                                 None
                             }
                             None if job.is_update() => Some(ABSENT),
-                            None => self.add_slot(job, &mut c, n).await?,
+                            None => Inserts(self.0).add_slot(job, &mut c, n).await?,
                         }
                     }
                 }

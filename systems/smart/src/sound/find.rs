@@ -105,12 +105,15 @@ pub(crate) enum Content {
     NoSlot,
 }
 
-impl Smart {
+/// The way to a key.
+pub(crate) struct Paths<'c>(pub(crate) &'c Smart);
+
+impl Paths<'_> {
     pub(crate) async fn root_grant(&self) -> Result<Grant> {
-        if let Some(grant) = self.node.root_grant.get() {
+        if let Some(grant) = self.0.node.root_grant.get() {
             return Ok(*grant);
         }
-        let bits = self.ep.read(self.node.root.word, 8).await?.word(0);
+        let bits = self.0.ep.read(self.0.node.root.word, 8).await?.word(0);
         let addr = GlobalAddr::from_bits(bits);
         if addr.is_null() {
             return Err(Error::corrupt("the index has no root"));
@@ -118,22 +121,22 @@ impl Smart {
         let view = self.read_node(addr, NodeType::SMALLEST).await?;
         let view = view.filter(|v| v.head.len == 0 && v.head.is_linked());
         let view = view.ok_or_else(|| Error::corrupt(format!("{addr} is no root")))?;
-        Ok(*self.node.root_grant.get_or_init(|| view.grant()))
+        Ok(*self.0.node.root_grant.get_or_init(|| view.grant()))
     }
 
     /// READs a node; `None` when there is no node.
     pub(crate) async fn read_node(&self, at: GlobalAddr, kind: NodeType) -> Result<Option<View>> {
-        self.ep.step(Step::Structure);
-        let first = self.ep.read(at, kind.bytes() as u32).await?;
+        self.0.ep.step(Step::Structure);
+        let first = self.0.ep.read(at, kind.bytes() as u32).await?;
         let Some(head) = Head::of_bits(first.word(0)) else { return Ok(None) };
         let has = head.kind.slots();
-        self.ep.stage_cost(Stage::NodeImage, has as u32);
+        self.0.ep.stage_cost(Stage::NodeImage, has as u32);
         let mut view = View { at, head, hash: first.word(1), slots: Vec::with_capacity(has) };
         let known = kind.slots().min(has);
         view.slots.extend((0..known).map(|i| Slot(first.word(SLOTS_AT / 8 + i))));
         if known < has {
             // The node has grown since the type was recorded.
-            let rest = self.ep.read(slot_at(at, known), 8 * (has - known) as u32).await?;
+            let rest = self.0.ep.read(slot_at(at, known), 8 * (has - known) as u32).await?;
             view.slots.extend((0..has - known).map(|i| Slot(rest.word(i))));
         }
         Ok(Some(view))
@@ -142,8 +145,8 @@ impl Smart {
     /// The node at which a slow descent begins.
     async fn begin(&self, key: &[u8]) -> Result<View> {
         loop {
-            self.ep.stage_cost(Stage::CacheLookup, 1);
-            let Some(start) = cache::start(&self.node.cache, key) else { break };
+            self.0.ep.stage_cost(Stage::CacheLookup, 1);
+            let Some(start) = cache::start(&self.0.node.cache, key) else { break };
             let view = self.read_node(start.node.addr, start.kind).await?;
             let fits = |v: &View| {
                 v.head.generation == start.node.generation
@@ -153,10 +156,10 @@ impl Smart {
             if let Some(view) = view.filter(|v| fits(v) && v.leads_to(key)) {
                 return Ok(view);
             }
-            self.op.retried.set(true);
-            self.node.cache.remove(start.entry);
+            self.0.op.retried.set(true);
+            self.0.node.cache.remove(start.entry);
         }
-        self.node.lookups.count_miss();
+        self.0.node.lookups.count_miss();
         let root_grant = self.root_grant().await?;
         let view = self.read_node(root_grant.addr, NodeType::LARGEST).await?;
         let view = view.filter(|v| v.head.generation == root_grant.generation && v.head.len == 0);
@@ -170,7 +173,7 @@ impl Smart {
 
     /// The same; a descent that has reached a prefix of at least `len` bytes goes no further.
     pub(crate) async fn find_until(&self, key: &[u8], len: usize) -> Result<Place> {
-        let mut backoff = self.ep.backoff("a path to a key", self.node.root.word);
+        let mut backoff = self.0.ep.backoff("a path to a key", self.0.node.root.word);
         let mut node = self.begin(key).await?;
         let mut above = None;
         loop {
@@ -193,7 +196,7 @@ impl Smart {
                     }
                     Some(view) => Content::Node { slot_ref, view },
                     None => {
-                        self.op.retried.set(true);
+                        self.0.op.retried.set(true);
                         backoff.step().await?;
                         node = self.begin(key).await?;
                         above = None;
@@ -220,9 +223,9 @@ impl Smart {
             NodeState::Linked | NodeState::Closing => {}
             NodeState::Pending => {
                 let linked = Head { state: NodeState::Linked, ..view.head };
-                let was = self.ep.cas(at, view.head.bits(), linked.bits()).await?;
+                let was = self.0.ep.cas(at, view.head.bits(), linked.bits()).await?;
                 if was != view.head.bits() {
-                    self.op.retried.set(true);
+                    self.0.op.retried.set(true);
                     view = self.read_node(at, kind).await?.ok_or_else(lost)?;
                     return Ok((view.head.is_linked()).then_some(view));
                 }
@@ -239,10 +242,10 @@ impl Smart {
     /// Makes the slot of a tombstone vacant. The client that succeeds with the CAS retires the
     /// node.
     pub(crate) async fn unlink(&self, slot_ref: SlotRef, tombstone: Grant) -> Result<bool> {
-        let was = self.ep.cas(slot_ref.at, slot_ref.slot.0, slot_ref.slot.hole().0).await?;
+        let was = self.0.ep.cas(slot_ref.at, slot_ref.slot.0, slot_ref.slot.hole().0).await?;
         let won = was == slot_ref.slot.0;
         if won {
-            self.node.pool.retire(&self.node.nodes, tombstone);
+            self.0.node.pool.retire(&self.0.node.nodes, tombstone);
         }
         Ok(won)
     }
@@ -250,21 +253,21 @@ impl Smart {
     /// Caches a node of the tree.
     pub(crate) fn cache_node(&self, key: &[u8], view: &View) {
         if let Some(prefix) = key.get(..view.head.len) {
-            self.ep.stage_cost(Stage::CacheFill, 1);
-            self.node.cache.insert(prefix, view.grant(), &view.slots);
+            self.0.ep.stage_cost(Stage::CacheFill, 1);
+            self.0.node.cache.insert(prefix, view.grant(), &view.slots);
         }
     }
 
     /// The leaf that the fast path leads to, unvalidated.
     pub(crate) async fn find_fast(&self, key: &[u8]) -> Result<Option<(GlobalAddr, usize)>> {
-        self.ep.stage_cost(Stage::CacheLookup, 1);
-        let Some((mut slot, mut len)) = cache::next_slot(&self.node.cache, key) else {
+        self.0.ep.stage_cost(Stage::CacheLookup, 1);
+        let Some((mut slot, mut len)) = cache::next_slot(&self.0.node.cache, key) else {
             return Ok(None);
         };
         loop {
             match slot.child().ok().flatten() {
                 Some(Child::Leaf { at, lines }) => {
-                    self.node.lookups.count_hit();
+                    self.0.node.lookups.count_hit();
                     return Ok(Some((at, lines)));
                 }
                 Some(Child::Node { at, kind }) => {
@@ -296,8 +299,8 @@ impl Smart {
     ) -> Result<Buf> {
         let is_fresh = generation == 1;
         let written = if is_fresh { kind } else { NodeType::LARGEST };
-        let mut image = self.buf(written.bytes()).await?;
-        let at_once = is_fresh || self.node.has(Mutant::NeverPending);
+        let mut image = self.0.buf(written.bytes()).await?;
+        let at_once = is_fresh || self.0.node.has(Mutant::NeverPending);
         let state = if at_once { NodeState::Linked } else { NodeState::Pending };
         let head = Head { len: prefix.len(), kind, state, closings: 0, generation };
         head::fill(&mut image, head, prefix, slots);

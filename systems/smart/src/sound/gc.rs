@@ -17,11 +17,13 @@ use dmtree_parts::{Found, Root, Work};
 use dmtree_pool::{ArenaKey, Grant, Held, PoolNode, Span, Told};
 
 use super::client::Smart;
+use super::find::Paths;
 use super::find::{SlotRef, View};
 use super::format::head::Head;
 use super::format::leaf::{LeafState, Stored, Word};
 use super::format::slot::{Child, LINE, Slot, Symbol};
 use super::get::LeafView;
+use super::get::Reads;
 use super::mutants::Mutant;
 use super::node::Task;
 
@@ -30,24 +32,27 @@ const LEAVES_PER_STEP: usize = 256;
 /// A collection in progress; the marking goes on at a key.
 pub(crate) type GcRun = Run<Vec<u8>, ()>;
 
-impl Smart {
+/// A garbage collection, by a client.
+pub(crate) struct Collecting<'c>(pub(crate) &'c Smart);
+
+impl Collecting<'_> {
     /// Runs a whole collection.
     pub(crate) async fn gc_op(&self) -> Result<Found> {
-        let gc = self.node.pool.collection().next_gc(&self.ep, self.node.root.index).await?;
-        self.collect(gc, None).await
+        let gc = self.0.node.pool.collection().next_gc(&self.0.ep, self.0.node.root.index).await?;
+        self.0.collect(gc, None).await
     }
 
     /// Runs a part of the collection that follows a node failure; one node does it for all. A
     /// collection that fails because of another node is started again.
     pub(crate) async fn gc_task(&self) -> Result<Work> {
-        if !self.node.pool.membership().is_first() {
+        if !self.0.node.pool.membership().is_first() {
             return Ok(Work::None);
         }
-        let scope = self.ep.begin(OpKind::Maintain);
-        let begun = self.node.begun(Task::Gc);
-        match self.collect_some(self.node.maintenance.take_gc()).await {
+        let scope = self.0.ep.begin(OpKind::Maintain);
+        let begun = self.0.node.begun(Task::Gc);
+        match self.0.collect_some(self.0.node.maintenance.take_gc()).await {
             Ok(None) => begun.done(),
-            Ok(Some(gc_run)) => self.node.maintenance.keep_gc(gc_run),
+            Ok(Some(gc_run)) => self.0.node.maintenance.keep_gc(gc_run),
             Err(e) => return begun.gc_failed(e),
         }
         scope.end(OpOutcome::Other);
@@ -57,9 +62,9 @@ impl Smart {
     /// The largest generation that a lost object may have had; `None` when its first word does not
     /// show it.
     async fn last_generation(&self, key: ArenaKey, at: GlobalAddr) -> Result<Option<u16>> {
-        self.ep.step(Step::Structure);
-        let first = self.ep.read(at, 8).await?.word(0);
-        let written = match key == self.node.nodes.key() {
+        self.0.ep.step(Step::Structure);
+        let first = self.0.ep.read(at, 8).await?.word(0);
+        let written = match key == self.0.node.nodes.key() {
             true => Head::of_bits(first).map(|h| h.generation),
             false => Word::of_bits(first).map(|w| w.generation),
         };
@@ -69,9 +74,9 @@ impl Smart {
 
     /// Marks reachable objects from a key on; returns the key to continue from.
     async fn mark_some(&self, from: &[u8], live: &mut Held) -> Result<Option<Vec<u8>>> {
-        let root_grant = self.root_grant().await?;
-        let node = |v: &View| Span::object(v.at, u64::from(self.node.nodes.key().object_bytes));
-        let root = self.find_until(&[], 0).await?.node;
+        let root_grant = Paths(self.0).root_grant().await?;
+        let node = |v: &View| Span::object(v.at, u64::from(self.0.node.nodes.key().object_bytes));
+        let root = Paths(self.0).find_until(&[], 0).await?.node;
         if root.at != root_grant.addr {
             return Err(Error::corrupt(format!("{} is no root", root.at)));
         }
@@ -87,7 +92,9 @@ impl Smart {
             let on_border = *border && slot.is(Symbol::of(from, view.head.len));
             match slot.child()? {
                 Some(Child::Node { at, kind }) => {
-                    let Some(child) = self.child(slot_ref, at, kind).await? else { continue };
+                    let Some(child) = Paths(self.0).child(slot_ref, at, kind).await? else {
+                        continue;
+                    };
                     live.add(node(&child));
                     let border = on_border && child.leads_to(from);
                     stack.push((in_order(&child, border.then_some(from)), child, border));
@@ -106,14 +113,14 @@ impl Smart {
     }
 
     async fn mark_leaf(&self, at: GlobalAddr, lines: usize, live: &mut Held) -> Result<Vec<u8>> {
-        let view = self.read_leaf(at, lines).await?;
+        let view = Reads(self.0).read_leaf(at, lines).await?;
         live.add(Span::object(at, lines as u64 * LINE));
-        let leaf = view.leaf(self);
+        let leaf = view.leaf(self.0);
         if let Stored::Block(b) = leaf.value {
             live.add(Span::block(b));
         }
         if view.word.state == LeafState::Tombstone {
-            self.node.maintenance.push(Task::Unlink(leaf.key.to_vec()));
+            self.0.node.maintenance.push(Task::Unlink(leaf.key.to_vec()));
         }
         self.release_abandoned(&view).await?;
         Ok(leaf.key.to_vec())
@@ -122,8 +129,8 @@ impl Smart {
     /// Releases an abandoned lock: the access of the holder's compute node is revoked.
     async fn release_abandoned(&self, view: &LeafView) -> Result<()> {
         let word = view.word;
-        if word.holder.is_some_and(|h| self.node.is_revoked(h)) {
-            self.ep.cas(view.at, word.bits(), word.held_by(None).bits()).await?;
+        if word.holder.is_some_and(|h| self.0.node.is_revoked(h)) {
+            self.0.ep.cas(view.at, word.bits(), word.held_by(None).bits()).await?;
         }
         Ok(())
     }
@@ -143,7 +150,7 @@ impl Collector for Smart {
 
     async fn mark(&self, from: Vec<u8>, gc_run: &mut GcRun) -> Result<Option<Vec<u8>>> {
         let _pin = self.op.pin()?;
-        self.mark_some(&from, &mut gc_run.live).await
+        Collecting(self).mark_some(&from, &mut gc_run.live).await
     }
 
     async fn find_lost(&self, gc_run: &mut GcRun) -> Result<()> {
@@ -157,7 +164,7 @@ impl Collector for Smart {
     async fn check_lost(&self, gc_run: &mut GcRun, i: usize) -> Result<bool> {
         let Some((key, at)) = gc_run.lost.objects.get(i).copied() else { return Ok(false) };
         let _pin = self.op.pin()?;
-        if let Some(generation) = self.last_generation(key, at).await? {
+        if let Some(generation) = Collecting(self).last_generation(key, at).await? {
             gc_run.objects.push((key, Grant { addr: at, generation }));
         }
         Ok(true)

@@ -24,6 +24,7 @@ use dmtree_pool::BlockPtr;
 
 use super::client::Smart;
 use super::find::Content;
+use super::find::Paths;
 use super::format::leaf::{Leaf, LeafState, Stored, Word};
 use super::node::Task;
 
@@ -66,10 +67,13 @@ impl LeafView {
     }
 }
 
-impl Smart {
+/// Reads of a key.
+pub(crate) struct Reads<'c>(pub(crate) &'c Smart);
+
+impl Reads<'_> {
     pub(crate) async fn get_op(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         check_key(key)?;
-        let scope = self.ep.begin(OpKind::Get);
+        let scope = self.0.ep.begin(OpKind::Get);
         out.clear();
         let (found, outcome) = self.get_shared(key, out).await?;
         scope.end(outcome);
@@ -78,32 +82,32 @@ impl Smart {
 
     async fn get_shared(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
         let mut leader = None;
-        if self.node.o.delegation {
-            let (key_hash, rest) = ((key, KeyHash::of(key)), || self.op.quiescent_section());
-            match self.node.readers.turn(&self.ep, key_hash, &Intent::Read, out, rest).await? {
+        if self.0.node.o.delegation {
+            let (key_hash, rest) = ((key, KeyHash::of(key)), || self.0.op.quiescent_section());
+            match self.0.node.readers.turn(&self.0.ep, key_hash, &Intent::Read, out, rest).await? {
                 Turn::Shared(Err(e)) if is_given_up(&e) => {}
                 Turn::Shared(shared) => return Ok((shared?.found(), OpOutcome::Shared)),
                 Turn::Own(own) => leader = own,
             }
         }
         if let Some(leader) = &mut leader {
-            self.ep.point().await;
+            self.0.ep.point().await;
             leader.close(out);
         }
         let found = {
-            let _pin = self.op.pin()?;
+            let _pin = self.0.op.pin()?;
             self.get_pinned(key, out).await
         };
         if let Some(leader) = leader {
-            leader.finish_read(&self.ep, found.clone(), out).await;
+            leader.finish_read(&self.0.ep, found.clone(), out).await;
         }
         let found = found?;
-        Ok((found, self.op.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
+        Ok((found, self.0.op.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
     }
 
     async fn get_pinned(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         let mut fast = self.fast_leaf(key).await?;
-        let mut backoff = self.ep.backoff("value being replaced", self.node.root.word);
+        let mut backoff = self.0.ep.backoff("value being replaced", self.0.node.root.word);
         loop {
             let view = match fast.take() {
                 Some(view) => view,
@@ -112,7 +116,7 @@ impl Smart {
                     None => return Ok(false),
                 },
             };
-            match view.leaf(self).value {
+            match view.leaf(self.0).value {
                 Stored::Inline(v) => {
                     out.clear();
                     out.extend_from_slice(v);
@@ -124,14 +128,14 @@ impl Smart {
                     }
                 }
             }
-            self.op.retried.set(true);
+            self.0.op.retried.set(true);
             backoff.step().await?;
         }
     }
 
     /// The contents of a value's block; false when the block does not hold the value (any more).
     pub(crate) async fn read_block(&self, b: BlockPtr, out: &mut Vec<u8>) -> Result<bool> {
-        let bytes = self.ep.read(b.addr(), b.capacity()).await?;
+        let bytes = self.0.ep.read(b.addr(), b.capacity()).await?;
         Ok(bytes.extract(|bytes| {
             let Some((_, value)) = block::check(b, bytes) else { return false };
             out.clear();
@@ -142,15 +146,15 @@ impl Smart {
 
     /// The key's live leaf, by the fast path.
     pub(crate) async fn fast_leaf(&self, key: &[u8]) -> Result<Option<LeafView>> {
-        let Some((at, lines)) = self.find_fast(key).await? else { return Ok(None) };
-        if lines != self.node.shape.lines(key.len()) {
+        let Some((at, lines)) = Paths(self.0).find_fast(key).await? else { return Ok(None) };
+        if lines != self.0.node.shape.lines(key.len()) {
             return Ok(None);
         }
-        self.ep.step(Step::Entry);
-        let read_at = self.ep.now();
-        let bytes = self.ep.read(at, self.node.shape.bytes(key.len()) as u32).await?;
-        self.ep.stage_cost(Stage::EntryCheck, 1);
-        let shape = self.node.shape;
+        self.0.ep.step(Step::Entry);
+        let read_at = self.0.ep.now();
+        let bytes = self.0.ep.read(at, self.0.node.shape.bytes(key.len()) as u32).await?;
+        self.0.ep.stage_cost(Stage::EntryCheck, 1);
+        let shape = self.0.node.shape;
         let seen = bytes.check(|b| match shape.check(at, b) {
             Some(l) if l.key == key && l.word.state == LeafState::Live => Ok(l.word),
             _ => Err(()),
@@ -160,16 +164,16 @@ impl Smart {
 
     /// The key's leaf, if the key is present, by the slow path.
     async fn slow_leaf(&self, key: &[u8]) -> Result<Option<LeafView>> {
-        let place = self.find(key).await?;
+        let place = Paths(self.0).find(key).await?;
         let Content::Leaf { at, lines, .. } = place.content else { return Ok(None) };
-        if lines != self.node.shape.lines(key.len()) {
+        if lines != self.0.node.shape.lines(key.len()) {
             return Ok(None);
         }
         match self.match_leaf(key, at, lines).await? {
             LeafMatch::Present(view) => Ok(Some(view)),
             LeafMatch::Tombstone(_) => {
                 // The deleting client may have stopped before it unlinked the leaf.
-                self.node.maintenance.push(Task::Unlink(key.to_vec()));
+                self.0.node.maintenance.push(Task::Unlink(key.to_vec()));
                 Ok(None)
             }
             LeafMatch::Other(_) => Ok(None),
@@ -184,17 +188,17 @@ impl Smart {
         lines: usize,
     ) -> Result<LeafMatch> {
         let mut view = self.read_leaf(at, lines).await?;
-        let (same, word) = (view.leaf(self).key == key, view.word);
+        let (same, word) = (view.leaf(self.0).key == key, view.word);
         Ok(match word.state {
             _ if !same => LeafMatch::Other(view),
             LeafState::Tombstone => LeafMatch::Tombstone(view),
             LeafState::Live => LeafMatch::Present(view),
             LeafState::Pending => {
                 let live = word.in_state(LeafState::Live);
-                let was = self.ep.cas(at, word.bits(), live.bits()).await?;
+                let was = self.0.ep.cas(at, word.bits(), live.bits()).await?;
                 if was != word.bits() {
                     // Another client has marked it, and may have changed it since.
-                    self.op.retried.set(true);
+                    self.0.op.retried.set(true);
                     return Box::pin(self.match_leaf(key, at, lines)).await;
                 }
                 view.word = live;
@@ -205,16 +209,16 @@ impl Smart {
 
     /// READs a leaf of the tree until it is whole.
     pub(crate) async fn read_leaf(&self, at: GlobalAddr, lines: usize) -> Result<LeafView> {
-        let mut backoff = self.ep.backoff("leaf being written", at);
+        let mut backoff = self.0.ep.backoff("leaf being written", at);
         loop {
-            self.ep.step(Step::Entry);
-            let read_at = self.ep.now();
-            let bytes = self.ep.read(at, (lines * 64) as u32).await?;
-            self.ep.stage_cost(Stage::EntryCheck, 1);
-            if let Some(view) = LeafView::of(self, at, lines, bytes, read_at) {
+            self.0.ep.step(Step::Entry);
+            let read_at = self.0.ep.now();
+            let bytes = self.0.ep.read(at, (lines * 64) as u32).await?;
+            self.0.ep.stage_cost(Stage::EntryCheck, 1);
+            if let Some(view) = LeafView::of(self.0, at, lines, bytes, read_at) {
                 return Ok(view);
             }
-            self.op.retried.set(true);
+            self.0.op.retried.set(true);
             backoff.step().await?;
         }
     }

@@ -12,8 +12,15 @@ use dmtree_parts::{
 
 use super::client::{Smart, Taken};
 use super::format::head::{self, Head, NodeState, NodeType};
+use super::gc::Collecting;
+use super::get::Reads;
+use super::load::Loads;
 use super::node::SmartNode;
 use super::options::Options;
+use super::remove::Removals;
+use super::scan::Scans;
+use super::walk::Walks;
+use super::write::Writes;
 
 impl RangeIndex for Smart {
     const OPS: OpSet = OpSet::ALL;
@@ -51,22 +58,22 @@ impl RangeIndex for Smart {
     }
 
     async fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        self.get_op(key, out).await
+        Reads(self).get_op(key, out).await
     }
 
     async fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        let mut outcome = self.write_op(key, w).await;
+        let mut outcome = Writes(self).write_op(key, w).await;
         // Memory that deletes have freed may only wait for maintenance.
         if outcome.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full)
-            && self.reclaim_memory().await.unwrap_or(false)
+            && Removals(self).reclaim_memory().await.unwrap_or(false)
         {
-            outcome = self.write_op(key, w).await;
+            outcome = Writes(self).write_op(key, w).await;
         }
         outcome
     }
 
     async fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        self.scan_op(r, page).await
+        Scans(self).scan_op(r, page).await
     }
 
     async fn load(
@@ -77,19 +84,19 @@ impl RangeIndex for Smart {
     ) -> Result<Loaded> {
         // Leaves have one pair: there is nothing to fill.
         fill.check()?;
-        self.load_op(pairs, sorted).await
+        Loads(self).load_op(pairs, sorted).await
     }
 
     async fn maintain(&mut self) -> Result<Work> {
-        self.maintain_op().await
+        Removals(self).maintain_op().await
     }
 
     async fn gc(&mut self) -> Result<Found> {
-        self.gc_op().await
+        Collecting(self).gc_op().await
     }
 
     async fn walk(&mut self) -> Result<Shape> {
-        self.walk_op().await
+        Walks(self).walk_op().await
     }
 
     fn cache_stats(node: &SmartNode) -> CacheStats {

@@ -30,13 +30,16 @@ use dmtree_parts::op::{SPLIT, Written};
 use dmtree_pool::Grant;
 
 use super::client::{Smart, Taken};
+use super::find::Paths;
 use super::find::{Content, Place, SlotRef, View};
 use super::format::head::{Head, NodeState, NodeType};
 use super::format::leaf::{LeafState, Word};
 use super::format::slot::{Child, Slot, Symbol};
 use super::get::LeafView;
+use super::get::Reads;
 use super::mutants::Mutant;
 use super::node::Task;
+use super::remove::Removals;
 use super::write::seal;
 
 /// A leaf image that is not written yet.
@@ -46,7 +49,10 @@ pub(crate) struct NewLeaf {
     pub image: Buf,
 }
 
-impl Smart {
+/// Inserts of new keys.
+pub(crate) struct Inserts<'c>(pub(crate) &'c Smart);
+
+impl Inserts<'_> {
     /// Inserts an absent key at a place. `other`: the leaf that is there. `None`: the place has
     /// changed.
     pub(crate) async fn insert(
@@ -60,7 +66,7 @@ impl Smart {
         let (slot_ref, fork) = match &place.content {
             Content::Leaf { slot_ref, .. } => {
                 let Some(view) = &other else { return Ok(None) };
-                let leaf = view.leaf(self);
+                let leaf = view.leaf(self.0);
                 (*slot_ref, (leaf.key != key).then(|| parting(leaf.key, key)))
             }
             Content::Node { slot_ref, view } => match self.any_key(view).await? {
@@ -101,20 +107,20 @@ impl Smart {
                 // Memory that may have been linked is not given back; garbage collection finds it
                 // if it was not linked.
                 if e.effect() == Effect::None {
-                    self.give_back(taken);
+                    self.0.give_back(taken);
                 }
                 return Err(e);
             }
         };
         if !linked {
-            self.give_back(taken);
+            self.0.give_back(taken);
             return Ok(None);
         }
         if fork.is_none() {
             if let Some(view) = other {
                 self.retire_leaf(&view);
             }
-            return Ok(Some((Outcome::Done, self.op.outcome(OpOutcome::InsertPlain))));
+            return Ok(Some((Outcome::Done, self.0.op.outcome(OpOutcome::InsertPlain))));
         }
         Ok(Some(SPLIT))
     }
@@ -134,37 +140,37 @@ impl Smart {
         let symbol = Symbol::of(key, fork.map_or(len, |(lcp, _)| lcp));
         let leaf = self.new_leaf(key, &value, symbol, taken).await?;
         let Some((lcp, below)) = fork else {
-            self.ep.step(Step::Entry);
+            self.0.ep.step(Step::Entry);
             let (at, old, new) = (slot_ref.at, slot_ref.slot.0, leaf.slot.0);
-            if self.node.has(Mutant::SlotBeforeLeaf) {
-                let linked = self.ep.cas(at, old, new).await? == old;
-                self.ep.write(leaf.at, leaf.image).await?;
+            if self.0.node.has(Mutant::SlotBeforeLeaf) {
+                let linked = self.0.ep.cas(at, old, new).await? == old;
+                self.0.ep.write(leaf.at, leaf.image).await?;
                 return Ok(linked);
             }
             if leaf.at.node() == at.node() {
                 let linked = (write(leaf.at, leaf.image), cas(at, old, new));
-                return Ok(self.ep.chain(linked).await?.1 == old);
+                return Ok(self.0.ep.chain(linked).await?.1 == old);
             }
-            self.ep.write(leaf.at, leaf.image).await?;
-            return Ok(self.ep.cas(at, old, new).await? == old);
+            self.0.ep.write(leaf.at, leaf.image).await?;
+            return Ok(self.0.ep.cas(at, old, new).await? == old);
         };
-        let grant = self.take_node(taken).await?;
+        let grant = self.0.take_node(taken).await?;
         let kind = NodeType::SMALLEST;
         let slots = [slot_ref.slot.under(below), leaf.slot];
-        let image = self.node_image(grant.generation, kind, &key[..lcp], &slots).await?;
+        let image = Paths(self.0).node_image(grant.generation, kind, &key[..lcp], &slots).await?;
         let node = Slot::node(Symbol::of(key, len), grant.addr, kind);
-        self.ep.step(Step::Structure);
+        self.0.ep.step(Step::Structure);
         let both = (write(leaf.at, leaf.image), write(grant.addr, image));
-        let was = if self.node.has(Mutant::SlotBeforeNode) {
-            let was = self.ep.cas(slot_ref.at, slot_ref.slot.0, node.0).await?;
-            self.ep.batch(both).await?;
+        let was = if self.0.node.has(Mutant::SlotBeforeNode) {
+            let was = self.0.ep.cas(slot_ref.at, slot_ref.slot.0, node.0).await?;
+            self.0.ep.batch(both).await?;
             was
         } else {
-            self.ep.batch(both).await?;
-            self.ep.cas(slot_ref.at, slot_ref.slot.0, node.0).await?
+            self.0.ep.batch(both).await?;
+            self.0.ep.cas(slot_ref.at, slot_ref.slot.0, node.0).await?
         };
         if was == slot_ref.slot.0 {
-            self.node.cache.insert(&key[..lcp], grant, &slots);
+            self.0.node.cache.insert(&key[..lcp], grant, &slots);
         }
         Ok(was == slot_ref.slot.0)
     }
@@ -177,11 +183,11 @@ impl Smart {
         symbol: Symbol,
         taken: &mut Taken,
     ) -> Result<NewLeaf> {
-        let shape = self.node.shape;
-        let Grant { addr: at, generation } = self.take_leaf(key, taken).await?;
-        let stored = self.store(value, at, taken).await?;
-        let mut image = self.buf(shape.bytes(key.len())).await?;
-        let at_once = generation == 1 || self.node.has(Mutant::NeverPending);
+        let shape = self.0.node.shape;
+        let Grant { addr: at, generation } = self.0.take_leaf(key, taken).await?;
+        let stored = self.0.store(value, at, taken).await?;
+        let mut image = self.0.buf(shape.bytes(key.len())).await?;
+        let at_once = generation == 1 || self.0.node.has(Mutant::NeverPending);
         let state = if at_once { LeafState::Live } else { LeafState::Pending };
         let word = Word { state, active: false, version: 0, generation, holder: None };
         shape.fill(&mut image, at, word, key, stored);
@@ -204,7 +210,7 @@ impl Smart {
         let closings =
             view.head.closings.wrapping_add(u16::from(view.head.state == NodeState::Closing));
         let larger = Head { kind, state: NodeState::Linked, closings, ..view.head };
-        if self.ep.cas(view.at, view.head.bits(), larger.bits()).await? != view.head.bits() {
+        if self.0.ep.cas(view.at, view.head.bits(), larger.bits()).await? != view.head.bits() {
             return Ok(None);
         }
         if let Some(above) = place.above
@@ -212,7 +218,7 @@ impl Smart {
         {
             // A hint: the next reader asks for all slots at once.
             let hint = Slot::node(symbol, view.at, kind);
-            self.ep.cas(above.at, above.slot.0, hint.0).await?;
+            self.0.ep.cas(above.at, above.slot.0, hint.0).await?;
         }
         Ok(Some(SlotRef { at: view.slot_at(view.slots.len()), slot: Slot::EMPTY }))
     }
@@ -230,18 +236,18 @@ impl Smart {
         let head = view.head;
         let open =
             Head { state: NodeState::Linked, closings: head.closings.wrapping_add(1), ..head };
-        Ok(self.ep.cas(view.at, head.bits(), open.bits()).await? == head.bits())
+        Ok(self.0.ep.cas(view.at, head.bits(), open.bits()).await? == head.bits())
     }
 
     /// Any key below a node, present or not: all of them have its prefix. `None`: there is no key.
     pub(crate) async fn any_key(&self, view: &View) -> Result<Option<Vec<u8>>> {
         let mut open: Vec<(GlobalAddr, Slot)> = view.slot_refs().collect();
         while let Some((at, slot)) = open.pop() {
-            self.ep.check_deadline("a key below a node", view.at.bits())?;
+            self.0.ep.check_deadline("a key below a node", view.at.bits())?;
             match slot.child()? {
                 Some(Child::Leaf { at, lines }) => {
-                    let leaf = self.read_leaf(at, lines).await?;
-                    let key = leaf.leaf(self).key.to_vec();
+                    let leaf = Reads(self.0).read_leaf(at, lines).await?;
+                    let key = leaf.leaf(self.0).key.to_vec();
                     if !view.leads_to(&key) {
                         return Err(Error::corrupt(format!(
                             "leaf {at} is below node {}, but its key does not have the prefix",
@@ -251,7 +257,9 @@ impl Smart {
                     return Ok(Some(key));
                 }
                 Some(Child::Node { at: node, kind }) => {
-                    if let Some(child) = self.child(SlotRef { at, slot }, node, kind).await? {
+                    if let Some(child) =
+                        Paths(self.0).child(SlotRef { at, slot }, node, kind).await?
+                    {
                         open.extend(child.slot_refs());
                     }
                 }
@@ -264,14 +272,14 @@ impl Smart {
     /// Removes a node without keys from the slot that an insert needs: begins by closing it.
     async fn prune_child(&self, slot_ref: SlotRef, view: &View) -> Result<()> {
         let empty = !view.has_children();
-        if empty && self.close(view).await? {
-            self.unlink(slot_ref, view.grant()).await?;
+        if empty && Removals(self.0).close(view).await? {
+            Paths(self.0).unlink(slot_ref, view.grant()).await?;
         } else if !empty {
             // Its empty children are removed first.
             let mut below = view.slot_refs().filter(|(_, s)| s.has_child());
             if let Some((at, slot)) = below.next()
                 && let Some(Child::Node { at: node, kind }) = slot.child()?
-                && let Some(child) = self.child(SlotRef { at, slot }, node, kind).await?
+                && let Some(child) = Paths(self.0).child(SlotRef { at, slot }, node, kind).await?
             {
                 return Box::pin(self.prune_child(SlotRef { at, slot }, &child)).await;
             }
@@ -282,13 +290,13 @@ impl Smart {
     /// Retires a tombstone that no slot names any more, and its value.
     pub(crate) fn retire_leaf(&self, view: &LeafView) {
         let grant = Grant { addr: view.at, generation: view.word.generation };
-        self.retire_value(view.leaf(self).value);
-        self.node.pool.retire(self.node.leaves(view.lines), grant);
+        self.0.retire_value(view.leaf(self.0).value);
+        self.0.node.pool.retire(self.0.node.leaves(view.lines), grant);
     }
 
     pub(crate) fn prune_later(&self, prefix: &[u8]) {
         if !prefix.is_empty() {
-            self.node.maintenance.push(Task::Prune(prefix.to_vec()));
+            self.0.node.maintenance.push(Task::Prune(prefix.to_vec()));
         }
     }
 }

@@ -21,9 +21,12 @@ use dmtree_parts::{Loaded, Write, check_key, check_value};
 use dmtree_pool::{BlockPtr, Grant};
 
 use super::client::{Smart, Taken};
+use super::find::Paths;
 use super::find::View;
 use super::format::head::NodeType;
 use super::format::slot::{Slot, Symbol};
+use super::insert::Inserts;
+use super::write::Writes;
 
 const WRITES_TOGETHER: usize = 64;
 
@@ -48,7 +51,10 @@ struct Built {
     verbs: VerbVec,
 }
 
-impl Smart {
+/// The bulk load.
+pub(crate) struct Loads<'c>(pub(crate) &'c Smart);
+
+impl Loads<'_> {
     pub(crate) async fn load_op(
         &self,
         pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
@@ -57,10 +63,10 @@ impl Smart {
         let all = Pairs::collect(pairs, sorted, |key, value| {
             check_key(key).and_then(|()| check_value(value))
         })?;
-        let scope = self.ep.begin(OpKind::Load);
-        let _pin = self.op.pin()?;
-        let root_grant = self.root_grant().await?;
-        let root = self.find_until(&[], 0).await?.node;
+        let scope = self.0.ep.begin(OpKind::Load);
+        let _pin = self.0.op.pin()?;
+        let root_grant = Paths(self.0).root_grant().await?;
+        let root = Paths(self.0).find_until(&[], 0).await?.node;
         let mut loaded = Loaded { pairs: all.len() as u64, leaves: 0 };
         let empty = root.at == root_grant.addr && root.slots.iter().all(|s| *s == Slot::EMPTY);
         let mut from = 0;
@@ -73,9 +79,9 @@ impl Smart {
                 continue;
             }
             for i in group {
-                self.ep.renew_deadline();
+                self.0.ep.renew_deadline();
                 let (key, value) = all.get(i);
-                self.write_pinned(key, Write::Put(value), &mut None).await?;
+                Writes(self.0).write_pinned(key, Write::Put(value), &mut None).await?;
             }
         }
         scope.end(OpOutcome::Other);
@@ -95,8 +101,8 @@ impl Smart {
         let link = async {
             let word = self.build(all, group, &mut built).await?;
             self.flush(&mut built).await?;
-            self.ep.renew_deadline();
-            Ok(self.ep.cas(root.slot_at(slot), 0, word.0).await? == 0)
+            self.0.ep.renew_deadline();
+            Ok(self.0.ep.cas(root.slot_at(slot), 0, word.0).await? == 0)
         };
         let linked = link.await;
         match linked {
@@ -149,7 +155,7 @@ impl Smart {
     ) -> Result<Slot> {
         let (key, value) = all.get(i);
         let mut taken = Taken::default();
-        let leaf = self.new_leaf(key, value, symbol, &mut taken).await?;
+        let leaf = Inserts(self.0).new_leaf(key, value, symbol, &mut taken).await?;
         built.leaves.extend(taken.leaf);
         built.blocks.extend(taken.block);
         self.post(built, leaf.at, leaf.image).await?;
@@ -163,10 +169,10 @@ impl Smart {
         slots: &[Slot],
         built: &mut Built,
     ) -> Result<Slot> {
-        let grant = self.take_node(&mut Taken::default()).await?;
+        let grant = self.0.take_node(&mut Taken::default()).await?;
         built.nodes.push(grant);
         let kind = NodeType::fitting(slots.len());
-        let image = self.node_image(grant.generation, kind, prefix, slots).await?;
+        let image = Paths(self.0).node_image(grant.generation, kind, prefix, slots).await?;
         self.post(built, grant.addr, image).await?;
         Ok(Slot::node(symbol, grant.addr, kind))
     }
@@ -184,16 +190,16 @@ impl Smart {
             return Ok(());
         }
         // Deadlines limit waits for other clients; a load takes long without any wait.
-        self.ep.renew_deadline();
+        self.0.ep.renew_deadline();
         let verbs = std::mem::take(&mut built.verbs);
-        self.ep.batch(verbs).await.map(|_| ())
+        self.0.ep.batch(verbs).await.map(|_| ())
     }
 
     fn give_back_all(&self, built: Built) {
-        let pool = &self.node.pool;
-        built.leaves.into_iter().for_each(|(n, g)| pool.give_back(self.node.leaves(n), g));
-        built.nodes.into_iter().for_each(|g| pool.give_back(&self.node.nodes, g));
-        built.blocks.into_iter().for_each(|b| pool.give_back_block(self.node.root.index, b));
+        let pool = &self.0.node.pool;
+        built.leaves.into_iter().for_each(|(n, g)| pool.give_back(self.0.node.leaves(n), g));
+        built.nodes.into_iter().for_each(|g| pool.give_back(&self.0.node.nodes, g));
+        built.blocks.into_iter().for_each(|b| pool.give_back_block(self.0.node.root.index, b));
     }
 }
 

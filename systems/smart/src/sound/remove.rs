@@ -30,39 +30,47 @@ use dmtree_parts::maintenance::Maintained;
 use dmtree_parts::op::{reclaim_for_room, reclaim_when_due};
 
 use super::client::Smart;
+use super::find::Paths;
 use super::find::{Content, View};
 use super::format::head::{Head, NodeState};
 use super::format::leaf::LeafState;
 use super::format::slot::Slot;
+use super::gc::Collecting;
+use super::get::Reads;
+use super::insert::Inserts;
 use super::mutants::Mutant;
 use super::node::Task;
+use super::update::Updates;
 
-impl Smart {
+/// Leaves and nodes that go.
+pub(crate) struct Removals<'c>(pub(crate) &'c Smart);
+
+impl Removals<'_> {
     /// Makes the slot vacant that names the tombstone of a key.
     pub(crate) async fn unlink_leaf(&self, key: &[u8]) -> Result<()> {
-        let place = self.find(key).await?;
+        let place = Paths(self.0).find(key).await?;
         let Content::Leaf { slot_ref, at, lines } = place.content else { return Ok(()) };
-        let view = self.read_leaf(at, lines).await?;
-        if view.leaf(self).key != key || view.word.state != LeafState::Tombstone {
+        let view = Reads(self.0).read_leaf(at, lines).await?;
+        if view.leaf(self.0).key != key || view.word.state != LeafState::Tombstone {
             return Ok(());
         }
-        if self.node.has(Mutant::RetireNamed) {
-            self.retire_leaf(&view);
+        if self.0.node.has(Mutant::RetireNamed) {
+            Inserts(self.0).retire_leaf(&view);
         }
-        if self.ep.cas(slot_ref.at, slot_ref.slot.0, slot_ref.slot.hole().0).await?
+        if self.0.ep.cas(slot_ref.at, slot_ref.slot.0, slot_ref.slot.hole().0).await?
             != slot_ref.slot.0
         {
             // The slot was split, or another client has unlinked the leaf; the task is repeated.
-            self.node.maintenance.push(Task::Unlink(key.to_vec()));
+            self.0.node.maintenance.push(Task::Unlink(key.to_vec()));
             return Ok(());
         }
-        if !self.node.has(Mutant::RetireNamed) {
-            self.retire_leaf(&view);
+        if !self.0.node.has(Mutant::RetireNamed) {
+            Inserts(self.0).retire_leaf(&view);
         }
         let others =
             place.node.slots.iter().filter(|s| s.has_child() && **s != slot_ref.slot).count();
         if others == 0 {
-            self.prune_later(&key[..place.node.head.len]);
+            Inserts(self.0).prune_later(&key[..place.node.head.len]);
         }
         Ok(())
     }
@@ -70,7 +78,7 @@ impl Smart {
     /// Closes and unlinks the node with a prefix, if it has no children; then the node above, if it
     /// has none any more.
     async fn prune(&self, prefix: &[u8]) -> Result<()> {
-        let place = self.find_until(prefix, prefix.len()).await?;
+        let place = Paths(self.0).find_until(prefix, prefix.len()).await?;
         let view = &place.node;
         if view.head.len != prefix.len() || view.has_children() || prefix.is_empty() {
             return Ok(());
@@ -79,16 +87,16 @@ impl Smart {
             return Ok(());
         }
         match place.above {
-            Some(above) if !self.unlink(above, view.grant()).await? => return Ok(()),
+            Some(above) if !Paths(self.0).unlink(above, view.grant()).await? => return Ok(()),
             Some(_) => {}
             // The descent began at this node, which is cached. No descent starts at a tombstone:
             // the next one comes from above, and makes the slot vacant.
-            None => _ = self.find_until(prefix, prefix.len()).await?,
+            None => _ = Paths(self.0).find_until(prefix, prefix.len()).await?,
         }
         // The node above may have no children now.
-        let place = self.find_until(prefix, prefix.len()).await?;
+        let place = Paths(self.0).find_until(prefix, prefix.len()).await?;
         if place.node.head.len < prefix.len() && !place.node.has_children() {
-            self.prune_later(&prefix[..place.node.head.len]);
+            Inserts(self.0).prune_later(&prefix[..place.node.head.len]);
         }
         Ok(())
     }
@@ -97,10 +105,10 @@ impl Smart {
     pub(crate) async fn close(&self, view: &View) -> Result<bool> {
         let closings = view.head.closings.wrapping_add(1);
         let closing = Head { state: NodeState::Closing, closings, ..view.head };
-        if self.ep.cas(view.at, view.head.bits(), closing.bits()).await? != view.head.bits() {
+        if self.0.ep.cas(view.at, view.head.bits(), closing.bits()).await? != view.head.bits() {
             return Ok(false);
         }
-        let frozen = match self.node.has(Mutant::CloseUnfrozen) {
+        let frozen = match self.0.node.has(Mutant::CloseUnfrozen) {
             true => Ok(true),
             false => self.freeze(view, closings).await,
         };
@@ -108,7 +116,7 @@ impl Smart {
             Ok(true) => Head { state: NodeState::Tombstone, ..closing },
             _ => Head { state: NodeState::Linked, closings: closings.wrapping_add(1), ..closing },
         };
-        let was = self.ep.cas(view.at, closing.bits(), end.bits()).await?;
+        let was = self.0.ep.cas(view.at, closing.bits(), end.bits()).await?;
         Ok(frozen? && was == closing.bits())
     }
 
@@ -122,22 +130,22 @@ impl Smart {
                 break;
             }
         }
-        let verbs = self.ep.batch(verbs).await?;
+        let verbs = self.0.ep.batch(verbs).await?;
         Ok(expected.iter().enumerate().all(|(i, old)| verbs.word(i) == *old))
     }
 
     // ---- maintenance ----
 
     pub(crate) async fn maintain_op(&self) -> Result<Work> {
-        if self.node.maintenance.is_sweep_due(&self.node.pool)
-            && self.node.pool.membership().is_first()
+        if self.0.node.maintenance.is_sweep_due(&self.0.node.pool)
+            && self.0.node.pool.membership().is_first()
         {
-            self.node.maintenance.push(Task::Gc);
+            self.0.node.maintenance.push(Task::Gc);
         }
-        if let Some((lock, _)) = self.node.abandoned_locks.nth(self.next_round(), |_| true) {
-            let scope = self.ep.begin(OpKind::Maintain);
-            let _pin = self.op.pin()?;
-            match self.recover_lock(lock.at).await {
+        if let Some((lock, _)) = self.0.node.abandoned_locks.nth(self.0.next_round(), |_| true) {
+            let scope = self.0.ep.begin(OpKind::Maintain);
+            let _pin = self.0.op.pin()?;
+            match Updates(self.0).recover_lock(lock.at).await {
                 Ok(()) => {
                     scope.end(OpOutcome::Other);
                     return Ok(Work::Some);
@@ -146,24 +154,24 @@ impl Smart {
                 Err(e) => return Err(e),
             }
         }
-        match self.node.maintenance.pop() {
-            Some(Task::Gc) => return Box::pin(self.gc_task()).await,
+        match self.0.node.maintenance.pop() {
+            Some(Task::Gc) => return Box::pin(Collecting(self.0).gc_task()).await,
             Some(task) => return self.run_task(task).await,
             None => {}
         }
-        reclaim_when_due(&self.ep, &self.node.pool).await
+        reclaim_when_due(&self.0.ep, &self.0.node.pool).await
     }
 
     async fn run_task(&self, task: Task) -> Result<Work> {
-        let scope = self.ep.begin(OpKind::Maintain);
-        let _pin = self.op.pin()?;
+        let scope = self.0.ep.begin(OpKind::Maintain);
+        let _pin = self.0.op.pin()?;
         let done = match &task {
             Task::Prune(prefix) => self.prune(prefix).await,
             Task::Unlink(key) => self.unlink_leaf(key).await,
             Task::Gc => Ok(()),
         };
         if let Err(e) = done {
-            return self.node.begun(task).failed(e);
+            return self.0.node.begun(task).failed(e);
         }
         scope.end(OpOutcome::Other);
         Ok(Work::Some)
@@ -177,6 +185,6 @@ impl Smart {
                 break;
             }
         }
-        reclaim_for_room(&self.ep, &self.node.pool).await
+        reclaim_for_room(&self.0.ep, &self.0.node.pool).await
     }
 }

@@ -18,10 +18,13 @@ use dmtree_parts::keys::common;
 use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 
 use super::client::Smart;
+use super::find::Paths;
 use super::find::{SlotRef, View};
 use super::format::leaf::{LeafState, Stored};
 use super::format::slot::{Child, Slot, Symbol};
 use super::get::LeafView;
+use super::get::Reads;
+use super::insert::Inserts;
 
 const MAX_READS_TOGETHER: usize = 64;
 
@@ -32,7 +35,10 @@ struct Frame {
     border: bool,
 }
 
-impl Smart {
+/// Range reads.
+pub(crate) struct Scans<'c>(pub(crate) &'c Smart);
+
+impl Scans<'_> {
     pub(crate) async fn scan_op(
         &self,
         r: &ScanRequest<'_>,
@@ -40,10 +46,10 @@ impl Smart {
     ) -> Result<Option<Resume>> {
         page.clear();
         r.check()?;
-        let scope = self.ep.begin(OpKind::Scan);
-        let _pin = self.op.pin()?;
+        let scope = self.0.ep.begin(OpKind::Scan);
+        let _pin = self.0.op.pin()?;
         let resume = self.scan_pinned(r, page).await?;
-        self.ep.stage_cost(Stage::ScanCollect, page.len() as u32);
+        self.0.ep.stage_cost(Stage::ScanCollect, page.len() as u32);
         scope.end(OpOutcome::Other);
         Ok(resume)
     }
@@ -54,7 +60,7 @@ impl Smart {
             (Some(a), Some(b)) => common(a, b),
             _ => 0,
         };
-        let top = self.find_until(begin.map_or(&[], |b| &b[..shared]), 0).await?.node;
+        let top = Paths(self.0).find_until(begin.map_or(&[], |b| &b[..shared]), 0).await?.node;
         let mut stack = vec![self.frame(&top, begin.map(|b| (b, true)), r.reverse).await?];
         while let Some(frame) = stack.last_mut() {
             let Some((at, slot)) = frame.children.last().copied() else {
@@ -65,7 +71,9 @@ impl Smart {
                 Some(Child::Node { at: node, kind }) => {
                     frame.children.pop();
                     let border = std::mem::replace(&mut frame.border, false);
-                    if let Some(view) = self.child(SlotRef { at, slot }, node, kind).await? {
+                    if let Some(view) =
+                        Paths(self.0).child(SlotRef { at, slot }, node, kind).await?
+                    {
                         let begin = begin.map(|b| (b, border));
                         stack.push(self.frame(&view, begin, r.reverse).await?);
                     }
@@ -111,7 +119,7 @@ impl Smart {
             return Ok(Frame { children, border });
         }
         // All its keys are on one side of the bound.
-        let inside = match self.any_key(view).await? {
+        let inside = match Inserts(self.0).any_key(view).await? {
             Some(some) if reverse => some.as_slice() < key,
             Some(some) => some.as_slice() > key,
             None => false,
@@ -131,9 +139,9 @@ impl Smart {
     ) -> Result<Ended> {
         let mut value = Vec::new();
         for mut view in self.read_leaves(leaves).await? {
-            let mut backoff = self.ep.backoff("value being replaced", view.at);
+            let mut backoff = self.0.ep.backoff("value being replaced", view.at);
             loop {
-                let leaf = view.leaf(self);
+                let leaf = view.leaf(self.0);
                 if r.is_behind(leaf.key) {
                     return Ok(Ended::Range);
                 }
@@ -146,7 +154,7 @@ impl Smart {
                         true
                     }
                     Stored::Block(b) => {
-                        let whole = self.read_block(b, &mut value).await?;
+                        let whole = Reads(self.0).read_block(b, &mut value).await?;
                         if whole {
                             page.push(leaf.key, &value);
                         }
@@ -160,7 +168,7 @@ impl Smart {
                     break;
                 }
                 backoff.step().await?;
-                view = self.read_leaf(view.at, view.lines).await?;
+                view = Reads(self.0).read_leaf(view.at, view.lines).await?;
             }
         }
         Ok(Ended::No)
@@ -175,16 +183,16 @@ impl Smart {
         for (at, lines) in leaves {
             verbs.read(*at, (lines * 64) as u32);
         }
-        self.ep.step(Step::Entry);
-        let read_at = self.ep.now();
-        let mut verbs = self.ep.batch(verbs).await?;
-        self.ep.stage_cost(Stage::EntryCheck, leaves.len() as u32);
+        self.0.ep.step(Step::Entry);
+        let read_at = self.0.ep.now();
+        let mut verbs = self.0.ep.batch(verbs).await?;
+        self.0.ep.stage_cost(Stage::EntryCheck, leaves.len() as u32);
         let mut views = Vec::with_capacity(leaves.len());
         for (i, (at, lines)) in leaves.iter().enumerate() {
-            let view = LeafView::of(self, *at, *lines, verbs.take_sampled(i), read_at);
+            let view = LeafView::of(self.0, *at, *lines, verbs.take_sampled(i), read_at);
             views.push(match view {
                 Some(view) => view,
-                None => self.read_leaf(*at, *lines).await?,
+                None => Reads(self.0).read_leaf(*at, *lines).await?,
             });
         }
         Ok(views)

@@ -34,8 +34,10 @@ use dmtree_pool::BlockPtr;
 use super::client::{LeafLock, Smart, Taken};
 use super::format::leaf::{LeafState, Stored, Word};
 use super::get::LeafView;
+use super::get::Reads;
 use super::mutants::Mutant;
 use super::node::Task;
+use super::remove::Removals;
 use super::write::seal;
 
 /// A leaf that has the same version less than this time after its READ is unchanged: fewer than
@@ -51,7 +53,10 @@ pub(crate) struct LockedLeaf {
     _guard: FifoGuard,
 }
 
-impl Smart {
+/// Updates of present keys.
+pub(crate) struct Updates<'c>(pub(crate) &'c Smart);
+
+impl Updates<'_> {
     /// A put or an update of a present key. `None`: the leaf is not the key's any more.
     pub(crate) async fn update(
         &self,
@@ -62,7 +67,7 @@ impl Smart {
         let Some(held) = self.lock_leaf(&view, None).await? else { return Ok(None) };
         let value = seal(lease, value);
         self.replace(held, &value).await?;
-        Ok(Some((Outcome::Done, self.op.outcome(OpOutcome::Hit))))
+        Ok(Some((Outcome::Done, self.0.op.outcome(OpOutcome::Hit))))
     }
 
     pub(crate) async fn compare_and_set(
@@ -75,8 +80,8 @@ impl Smart {
         let mut old = Vec::new();
         let Some(held) = self.lock_leaf(&view, Some(&mut old)).await? else { return Ok(None) };
         if old != expected {
-            self.unlock(held).await?;
-            return Ok(Some((Outcome::Mismatch, self.op.outcome(OpOutcome::Hit))));
+            self.0.unlock(held).await?;
+            return Ok(Some((Outcome::Mismatch, self.0.op.outcome(OpOutcome::Hit))));
         }
         match new {
             Some(value) => self.replace(held, value).await?,
@@ -85,22 +90,22 @@ impl Smart {
                 self.unlink_soon(key).await;
             }
         }
-        Ok(Some((Outcome::Done, self.op.outcome(OpOutcome::Hit))))
+        Ok(Some((Outcome::Done, self.0.op.outcome(OpOutcome::Hit))))
     }
 
     /// A delete: one CAS, without the lock.
     pub(crate) async fn delete(&self, key: &[u8], view: LeafView) -> Result<Option<Written>> {
-        let mut backoff = self.ep.backoff("leaf locked by another client", view.at);
+        let mut backoff = self.0.ep.backoff("leaf locked by another client", view.at);
         let free = self.await_free(&view, view.word.bits(), false, &mut backoff).await?;
         let Some(mut word) = free else { return Ok(None) };
         loop {
             let tombstone = word.held_by(None).in_state(LeafState::Tombstone);
-            let was = self.ep.cas(view.at, word.bits(), tombstone.bits()).await?;
+            let was = self.0.ep.cas(view.at, word.bits(), tombstone.bits()).await?;
             if was == word.bits() {
                 self.unlink_soon(key).await;
-                return Ok(Some((Outcome::Done, self.op.outcome(OpOutcome::Hit))));
+                return Ok(Some((Outcome::Done, self.0.op.outcome(OpOutcome::Hit))));
             }
-            self.op.retried.set(true);
+            self.0.op.retried.set(true);
             match self.await_free(&view, was, false, &mut backoff).await? {
                 Some(free) => word = free,
                 None => return Ok(None),
@@ -124,16 +129,16 @@ impl Smart {
             let Some(word) = word.filter(|w| w.state == LeafState::Live) else { return Ok(None) };
             match word.holder {
                 None => return Ok(Some(word)),
-                Some(holder) if self.node.is_revoked(holder) => return Ok(Some(word)),
+                Some(holder) if self.0.node.is_revoked(holder) => return Ok(Some(word)),
                 Some(_) => {}
             }
-            let own = self.node.abandoned_locks.get(&view.at.bits());
+            let own = self.0.node.abandoned_locks.get(&view.at.bits());
             match own.is_some_and(|lock| lock.word == word) {
                 true if has_local_lock => self.recover_lock_under_local_lock(view.at).await?,
                 true => self.recover_lock(view.at).await?,
                 false => backoff.step().await?,
             }
-            bits = self.ep.read(view.at, 8).await?.word(0);
+            bits = self.0.ep.read(view.at, 8).await?.word(0);
         }
     }
 
@@ -144,37 +149,37 @@ impl Smart {
         view: &LeafView,
         mut old: Option<&mut Vec<u8>>,
     ) -> Result<Option<LockedLeaf>> {
-        let resting = self.op.quiescent_section();
-        let guard = self.node.fifo.lock(&self.ep, view.at.bits()).await?;
+        let resting = self.0.op.quiescent_section();
+        let guard = self.0.node.fifo.lock(&self.0.ep, view.at.bits()).await?;
         drop(resting);
         self.recover_lock_under_local_lock(view.at).await?;
-        let mut backoff = self.ep.backoff("leaf locked by another client", view.at);
+        let mut backoff = self.0.ep.backoff("leaf locked by another client", view.at);
         let free = self.await_free(view, view.word.bits(), true, &mut backoff).await?;
         let Some(mut word) = free else { return Ok(None) };
         let len = view.lines * 64;
         loop {
-            let mine = word.held_by(Some(self.holder));
-            self.op.hold(LeafLock { at: view.at, word: mine });
-            self.ep.step(Step::Lock);
+            let mine = word.held_by(Some(self.0.holder));
+            self.0.op.hold(LeafLock { at: view.at, word: mine });
+            self.0.ep.step(Step::Lock);
             let with_image = old.is_some() || word.holder.is_some();
             let (was, image) = match with_image {
                 true => {
                     let both = (cas(view.at, word.bits(), mine.bits()), read(view.at, len as u32));
-                    let (was, image) = self.ep.chain(both).await?;
+                    let (was, image) = self.0.ep.chain(both).await?;
                     (was, Some(image))
                 }
-                false => (self.ep.cas(view.at, word.bits(), mine.bits()).await?, None),
+                false => (self.0.ep.cas(view.at, word.bits(), mine.bits()).await?, None),
             };
             if was != word.bits() {
-                self.op.let_go(view.at);
-                self.op.retried.set(true);
+                self.0.op.let_go(view.at);
+                self.0.op.retried.set(true);
                 match self.await_free(view, was, true, &mut backoff).await? {
                     Some(free) => word = free,
                     None => return Ok(None),
                 }
                 continue;
             }
-            let key_bytes = view.leaf(self).key.len();
+            let key_bytes = view.leaf(self.0).key.len();
             let mut held = LockedLeaf {
                 at: view.at,
                 word: mine,
@@ -183,13 +188,13 @@ impl Smart {
                 _guard: guard,
             };
             let same = word.version == view.word.version
-                && self.ep.now().saturating_sub(view.read_at) < VERSION_WRAP_NS;
+                && self.0.ep.now().saturating_sub(view.read_at) < VERSION_WRAP_NS;
             if let (None, true) = (&image, same) {
-                held.block = block_of(view.leaf(self).value);
+                held.block = block_of(view.leaf(self.0).value);
                 return Ok(Some(held));
             }
             let read = self.read_held(&mut held, len, image, old.as_deref_mut()).await;
-            return self.under(held, read).await.map(|(held, ())| Some(held));
+            return self.0.under(held, read).await.map(|(held, ())| Some(held));
         }
     }
 
@@ -201,12 +206,12 @@ impl Smart {
         image: Option<dmtree_fabric::Sampled>,
         mut old: Option<&mut Vec<u8>>,
     ) -> Result<()> {
-        let shape = self.node.shape;
+        let shape = self.0.node.shape;
         let mut image = match image {
             Some(image) => image,
-            None => self.ep.read(held.at, len as u32).await?,
+            None => self.0.ep.read(held.at, len as u32).await?,
         };
-        let mut backoff = self.ep.backoff("locked leaf being read", held.at);
+        let mut backoff = self.0.ep.backoff("locked leaf being read", held.at);
         loop {
             let word = held.word;
             let seen = image.extract(|b| {
@@ -224,7 +229,7 @@ impl Smart {
             if let Some(block) = seen {
                 held.block = block;
                 let Some(old) = old.filter(|_| !block.is_null()) else { return Ok(()) };
-                if self.read_block(block, old).await? {
+                if Reads(self.0).read_block(block, old).await? {
                     return Ok(());
                 }
                 return Err(Error::corrupt(format!(
@@ -236,42 +241,42 @@ impl Smart {
             // The READ of a chain may sample over the time of earlier verbs. The leaf is held, so a
             // later READ is whole.
             backoff.step().await?;
-            image = self.ep.read(held.at, len as u32).await?;
+            image = self.0.ep.read(held.at, len as u32).await?;
         }
     }
 
     /// Replaces the value of a held leaf, and releases the leaf.
     async fn replace(&self, held: LockedLeaf, value: &[u8]) -> Result<()> {
         let mut taken = Taken::default();
-        let stored = self.store(value, held.at, &mut taken).await;
+        let stored = self.0.store(value, held.at, &mut taken).await;
         if stored.as_ref().is_err_and(|e| e.effect() == Effect::None) {
-            self.give_back(std::mem::take(&mut taken));
+            self.0.give_back(std::mem::take(&mut taken));
         }
-        let (held, stored) = self.under(held, stored).await?;
-        let shape = self.node.shape;
+        let (held, stored) = self.0.under(held, stored).await?;
+        let shape = self.0.node.shape;
         let (word, new) = (held.word, held.word.flipped());
-        let (held, mut area) = self.under(held, self.buf(shape.area()).await).await?;
+        let (held, mut area) = self.0.under(held, self.0.buf(shape.area()).await).await?;
         shape.fill_area(&mut area, held.at, (new.generation, new.version), stored);
-        let lease = self.node.pool.check_lease(&self.ep);
+        let lease = self.0.node.pool.check_lease(&self.0.ep);
         if lease.is_err() {
-            self.give_back(taken);
+            self.0.give_back(taken);
         }
-        let (held, ()) = self.under(held, lease).await?;
+        let (held, ()) = self.0.under(held, lease).await?;
         let area_at = held.at.plus(shape.area_at(held.key_bytes, new.active) as u64);
-        self.ep.step(Step::Entry);
-        let changed = if self.node.has(Mutant::ReleaseBeforeArea) {
-            let was = self.ep.cas(held.at, word.bits(), new.bits()).await;
-            self.ep.write(area_at, area).await.and(was)
+        self.0.ep.step(Step::Entry);
+        let changed = if self.0.node.has(Mutant::ReleaseBeforeArea) {
+            let was = self.0.ep.cas(held.at, word.bits(), new.bits()).await;
+            self.0.ep.write(area_at, area).await.and(was)
         } else {
             let both = (write(area_at, area), cas(held.at, word.bits(), new.bits()));
-            self.ep.chain(both).await.map(|(_, was)| was)
+            self.0.ep.chain(both).await.map(|(_, was)| was)
         };
         let was = changed.map_err(Error::effect_unknown)?;
-        self.op.let_go(held.at);
+        self.0.op.let_go(held.at);
         if was != word.bits() {
             return Err(lock_lost(held.at).effect_unknown());
         }
-        self.retire_value(Stored::Block(held.block));
+        self.0.retire_value(Stored::Block(held.block));
         Ok(())
     }
 
@@ -279,8 +284,8 @@ impl Smart {
     async fn release(&self, held: LockedLeaf, state: LeafState) -> Result<()> {
         let free = held.word.held_by(None).in_state(state);
         let effect = |e: Error| if state == LeafState::Tombstone { e.effect_unknown() } else { e };
-        let was = self.ep.cas(held.at, held.word.bits(), free.bits()).await.map_err(effect)?;
-        self.op.let_go(held.at);
+        let was = self.0.ep.cas(held.at, held.word.bits(), free.bits()).await.map_err(effect)?;
+        self.0.op.let_go(held.at);
         if was != held.word.bits() {
             return Err(effect(lock_lost(held.at)));
         }
@@ -289,26 +294,26 @@ impl Smart {
 
     /// Releases an abandoned lock of this node.
     pub(crate) async fn recover_lock(&self, at: GlobalAddr) -> Result<()> {
-        let resting = self.op.quiescent_section();
-        let _guard = self.node.fifo.lock(&self.ep, at.bits()).await?;
+        let resting = self.0.op.quiescent_section();
+        let _guard = self.0.node.fifo.lock(&self.0.ep, at.bits()).await?;
         drop(resting);
         self.recover_lock_under_local_lock(at).await
     }
 
     async fn recover_lock_under_local_lock(&self, at: GlobalAddr) -> Result<()> {
-        let Some(LeafLock { word, .. }) = self.node.abandoned_locks.get(&at.bits()) else {
+        let Some(LeafLock { word, .. }) = self.0.node.abandoned_locks.get(&at.bits()) else {
             return Ok(());
         };
-        self.ep.cas(at, word.bits(), word.held_by(None).bits()).await?;
-        self.node.abandoned_locks.remove(&at.bits());
+        self.0.ep.cas(at, word.bits(), word.held_by(None).bits()).await?;
+        self.0.node.abandoned_locks.remove(&at.bits());
         Ok(())
     }
 
     /// After a delete: makes the slot vacant. If that fails, it becomes a maintenance task.
     async fn unlink_soon(&self, key: &[u8]) {
         // That also covers a caller that drops the operation here.
-        let task = self.node.begun(Task::Unlink(key.to_vec()));
-        if self.unlink_leaf(key).await.is_ok() {
+        let task = self.0.node.begun(Task::Unlink(key.to_vec()));
+        if Removals(self.0).unlink_leaf(key).await.is_ok() {
             task.done();
         }
     }
@@ -316,7 +321,7 @@ impl Smart {
 
 impl Unlock<LockedLeaf> for Smart {
     async fn unlock(&self, held: LockedLeaf) -> Result<()> {
-        self.release(held, LeafState::Live).await
+        Updates(self).release(held, LeafState::Live).await
     }
 
     /// The value that counts is whole whatever has failed before the CAS that replaces it.

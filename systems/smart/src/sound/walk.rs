@@ -10,20 +10,25 @@ use dmtree_fabric::{Error, GlobalAddr, Result};
 use dmtree_parts::Shape;
 
 use super::client::Smart;
+use super::find::Paths;
 use super::find::{SlotRef, View};
 use super::format::leaf::{LeafState, Stored};
 use super::format::slot::{Child, Slot};
+use super::get::Reads;
 
-impl Smart {
+/// A look at the whole tree.
+pub(crate) struct Walks<'c>(pub(crate) &'c Smart);
+
+impl Walks<'_> {
     pub(crate) async fn walk_op(&self) -> Result<Shape> {
-        let _pin = self.op.pin()?;
-        let top = self.find_until(&[], 0).await?.node;
+        let _pin = self.0.op.pin()?;
+        let top = Paths(self.0).find_until(&[], 0).await?.node;
         let mut shape = Shape { fill: vec![0; 2], ..Shape::default() };
         let mut path: Vec<View> = Vec::new();
         let mut open = vec![(0, top)];
         let mut leaves = 0;
         while let Some((depth, view)) = open.pop() {
-            self.ep.renew_deadline();
+            self.0.ep.renew_deadline();
             path.truncate(depth);
             self.walk_node(path.last(), &view, &mut shape)?;
             path.push(view.clone());
@@ -36,7 +41,7 @@ impl Smart {
                         self.walk_leaf(&path, slot_ref, (at, lines), &mut shape).await?;
                     }
                     Some(Child::Node { at, kind }) => {
-                        if let Some(child) = self.child(slot_ref, at, kind).await? {
+                        if let Some(child) = Paths(self.0).child(slot_ref, at, kind).await? {
                             open.push((depth + 1, child));
                         }
                     }
@@ -67,7 +72,7 @@ impl Smart {
             return wrong("two slots have one symbol".to_owned());
         }
         shape.inner_nodes += 1;
-        shape.structure_bytes += u64::from(self.node.nodes.key().object_bytes);
+        shape.structure_bytes += u64::from(self.0.node.nodes.key().object_bytes);
         Ok(())
     }
 
@@ -78,8 +83,8 @@ impl Smart {
         (at, lines): (GlobalAddr, usize),
         shape: &mut Shape,
     ) -> Result<()> {
-        let view = self.read_leaf(at, lines).await?;
-        let leaf = view.leaf(self);
+        let view = Reads(self.0).read_leaf(at, lines).await?;
+        let leaf = view.leaf(self.0);
         let wrong = |what: &str| Err(Error::corrupt(format!("leaf {at}: {what}")));
         if !path.iter().all(|node| node.leads_to(leaf.key)) {
             return wrong("its key lacks the prefix of a node above");
@@ -88,7 +93,7 @@ impl Smart {
         if !slot_ref.slot.is(super::format::slot::Symbol::of(leaf.key, len)) {
             return wrong("its slot has another symbol than its key");
         }
-        if self.node.shape.lines(leaf.key.len()) != lines {
+        if self.0.node.shape.lines(leaf.key.len()) != lines {
             return wrong("its slot gives it another length");
         }
         if view.word.holder.is_some() {
@@ -100,7 +105,7 @@ impl Smart {
             return Ok(());
         }
         if let Stored::Block(b) = leaf.value {
-            if !self.read_block(b, &mut Vec::new()).await? {
+            if !Reads(self.0).read_block(b, &mut Vec::new()).await? {
                 return wrong("its value's block is not one");
             }
             shape.block_bytes += u64::from(b.capacity());

@@ -22,14 +22,21 @@ use dmtree_parts::op::Written;
 use dmtree_parts::{Outcome, Write};
 
 use super::client::Smart;
+use super::find::Paths;
 use super::find::{Content, Place};
+use super::get::Reads;
 use super::get::{LeafMatch, LeafView};
+use super::insert::Inserts;
+use super::update::Updates;
 
-impl Smart {
+/// Writes of a key.
+pub(crate) struct Writes<'c>(pub(crate) &'c Smart);
+
+impl Writes<'_> {
     pub(crate) async fn write_op(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         check_key(key)?;
         w.check()?;
-        let scope = self.ep.begin(w.kind());
+        let scope = self.0.ep.begin(w.kind());
         let (outcome, counted) = self.write_shared(key, w).await?;
         scope.end(counted);
         Ok(outcome)
@@ -37,22 +44,22 @@ impl Smart {
 
     async fn write_shared(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
         let mut leader = None;
-        if let Some(intent) = w.intent().filter(|_| self.node.o.combining) {
-            let (writers, none) = (&self.node.writers, &mut Vec::new());
-            let (key_hash, rest) = ((key, KeyHash::of(key)), || self.op.quiescent_section());
-            match writers.turn(&self.ep, key_hash, &intent, none, rest).await? {
+        if let Some(intent) = w.intent().filter(|_| self.0.node.o.combining) {
+            let (writers, none) = (&self.0.node.writers, &mut Vec::new());
+            let (key_hash, rest) = ((key, KeyHash::of(key)), || self.0.op.quiescent_section());
+            match writers.turn(&self.0.ep, key_hash, &intent, none, rest).await? {
                 Turn::Shared(Err(e)) if is_given_up(&e) => {}
                 Turn::Shared(shared) => return Ok((shared?.wrote(), OpOutcome::Shared)),
                 Turn::Own(own) => leader = own,
             }
         }
         let written = {
-            let _pin = self.op.pin()?;
+            let _pin = self.0.op.pin()?;
             self.write_pinned(key, w, &mut leader).await
         };
         if let Some(leader) = leader {
             let outcome = written.as_ref().map(|w| w.0).map_err(Clone::clone);
-            leader.finish_write(&self.ep, outcome).await;
+            leader.finish_write(&self.0.ep, outcome).await;
         }
         written
     }
@@ -64,19 +71,19 @@ impl Smart {
         w: Write<'_>,
         lease: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
-        let mut backoff = self.ep.backoff("a write of a key", self.node.root.word);
-        if let Some(view) = self.fast_leaf(key).await? {
+        let mut backoff = self.0.ep.backoff("a write of a key", self.0.node.root.word);
+        if let Some(view) = Reads(self.0).fast_leaf(key).await? {
             if let Some(written) = self.write_present(key, view, w, lease).await? {
                 return Ok(written);
             }
-            self.op.retried.set(true);
+            self.0.op.retried.set(true);
         }
         loop {
-            let place = self.find(key).await?;
+            let place = Paths(self.0).find(key).await?;
             if let Some(written) = self.write_at(key, place, w, lease).await? {
                 return Ok(written);
             }
-            self.op.retried.set(true);
+            self.0.op.retried.set(true);
             backoff.step().await?;
         }
     }
@@ -90,7 +97,7 @@ impl Smart {
     ) -> Result<Option<Written>> {
         let mut other = None;
         if let Content::Leaf { at, lines, .. } = &place.content {
-            match self.match_leaf(key, *at, *lines).await? {
+            match Reads(self.0).match_leaf(key, *at, *lines).await? {
                 LeafMatch::Present(view) => return self.write_present(key, view, w, lease).await,
                 LeafMatch::Tombstone(view) | LeafMatch::Other(view) => other = Some(view),
             }
@@ -101,10 +108,10 @@ impl Smart {
                 // was inserted: the search is repeated for all.
                 return Ok(None);
             }
-            return Ok(Some((refused.0, self.op.outcome(refused.1))));
+            return Ok(Some((refused.0, self.0.op.outcome(refused.1))));
         }
         let value = w.value().expect("writes of no value are refused");
-        self.insert(key, value, place, other, lease).await
+        Inserts(self.0).insert(key, value, place, other, lease).await
     }
 
     /// A write to a key with a live leaf. `None`: the leaf is not the key's any more.
@@ -116,11 +123,11 @@ impl Smart {
         lease: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
         match w {
-            Write::Insert(_) => Ok(Some((Outcome::Exists, self.op.outcome(OpOutcome::Hit)))),
-            Write::Put(v) | Write::Update(v) => self.update(view, v, lease).await,
-            Write::Delete => self.delete(key, view).await,
+            Write::Insert(_) => Ok(Some((Outcome::Exists, self.0.op.outcome(OpOutcome::Hit)))),
+            Write::Put(v) | Write::Update(v) => Updates(self.0).update(view, v, lease).await,
+            Write::Delete => Updates(self.0).delete(key, view).await,
             Write::CompareAndSet { expected, new } => {
-                self.compare_and_set(key, view, expected, new).await
+                Updates(self.0).compare_and_set(key, view, expected, new).await
             }
         }
     }
