@@ -292,6 +292,15 @@ impl PoolNode {
         self.take_back(arena, g);
     }
 
+    /// The same for an object that was not written since it was granted: its generation stands
+    /// nowhere, and is granted again.
+    pub fn give_back_unwritten(&self, arena: &Arena, g: Grant) {
+        match g.generation.checked_sub(1) {
+            Some(generation) => self.take_back(arena, Grant { generation, ..g }),
+            None => _ = self.refused.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
     /// As [`PoolNode::give_back`]; generation 0 is that of an object that was never written.
     pub(crate) fn take_back(&self, arena: &Arena, g: Grant) {
         let bytes = u64::from(arena.key().object_bytes);
