@@ -75,7 +75,7 @@ impl PoolNode {
                 let layout = self.shape.holds(at, bytes.max(1));
                 layout.is_some_and(|l| self.space(index).adopt(&l, at.offset(), bytes))
             }
-            Piece::Cell(index, t) => self.tables.put(index, t),
+            Piece::Cell(index, t) => self.put_table(index, t),
         };
         if !fits {
             self.refused.fetch_add(1, Ordering::Relaxed);
