@@ -55,9 +55,9 @@ impl PoolNode {
         own.map(|t| cell_bytes(t.lines())).sum()
     }
 
-    fn is_own_image(&self, t: TableId) -> bool {
-        let is_own = || self.resolve_cached(t).is_some_and(|at| at.node() == self.cn());
-        t.lines() > TABLE_LINES && is_own()
+    /// Whether a cell has an image in this node's region.
+    pub fn is_own_image(&self, t: TableId) -> bool {
+        t.lines() > TABLE_LINES && self.owners.serves(t)
     }
 
     /// Takes a cell that is on no list; false when no such cell can exist.

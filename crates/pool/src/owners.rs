@@ -158,6 +158,12 @@ impl OwnerService {
         locked(&self.state).partitions.len() as u64
     }
 
+    /// Whether a cell lies in a partition that the node owns.
+    pub(crate) fn serves(&self, t: TableId) -> bool {
+        let number = t.partition();
+        locked(&self.state).partitions.iter().any(|p| Some(p.number) == number)
+    }
+
     /// The room for images on this node.
     pub(crate) fn images(&self) -> &ImageRoom {
         &self.images

@@ -7,8 +7,8 @@
 //! has its lock while it changes, and a crash leaves what a relocation leaves. The cache of inner
 //! nodes becomes smaller when the images are within their room.
 //!
-//! *Order.* The cursor goes over all leaves with images in this node's region, three times: those
-//! without counted uses go first, then those that would not be candidates, then all.
+//! *Order.* The cursor goes over all leaves with images in this node's region several times: those
+//! without counted uses go first, then those with few, at last all ([`MOST_USES`]).
 //!
 //! *When memory is within the budget.* Bytes that are granted never grow beyond a room, so from
 //! the moment when they are within it they stay there. They come back when no operation can hold
@@ -30,8 +30,8 @@ use crate::router::{Router, route_of};
 use crate::{Client, DmNode, Mark, Route, is_away, reached};
 
 /// Most uses of the leaves that lose their images when the cursor goes over them the first time,
-/// the second time, and the third time.
-const MOST_USES: [u64; 3] = [0, CANDIDATE - 1, u64::MAX];
+/// the second time, and so on.
+const MOST_USES: [u64; 5] = [0, CANDIDATE - 1, 4 * CANDIDATE - 1, 16 * CANDIDATE - 1, u64::MAX];
 /// After a cursor that has taken nothing, so many calls of maintenance begin no other one.
 const REST_CALLS: u32 = 64;
 /// Pause of [`Shrink::finish`] between two rounds, ns.
@@ -101,7 +101,8 @@ impl CacheBudget {
 
     fn settle(&self, node: &DmNode, state: &State) {
         let is_due = node.pool.has_image_excess(node.root.index);
-        if !is_due {
+        // With models the inner nodes have a part of their own, which stays as it is.
+        if !is_due && node.models.is_none() {
             node.cache.set_budget(self.inner_part(node, state.bytes));
         }
         self.due.store(is_due, Ordering::Relaxed);
@@ -223,8 +224,7 @@ impl Shrink<'_> {
     }
 
     fn is_here(self, route: &Route) -> bool {
-        let owner = || self.0.node.pool.resolve_cached(route.table);
-        route.is_imaged() && owner().is_some_and(|at| at.node() == self.0.ep.node())
+        route.is_imaged() && self.0.node.pool.is_own_image(route.table)
     }
 
     /// Asks other nodes for the free cells that they have.
