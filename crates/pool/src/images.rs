@@ -19,6 +19,8 @@ impl PoolNode {
     /// enough has come back.
     pub fn give_images(&self, index: u32, bytes: u64) {
         self.owners.images().give(index, bytes);
+        // There may be more than when this owner had no cell.
+        self.tables.reopen();
         let mut free = Vec::new();
         self.tables.take_images(self.cn(), index, &mut free);
         for t in free {
