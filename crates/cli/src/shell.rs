@@ -249,8 +249,13 @@ impl Shell {
             output::line(&format!("unbuilt tables    {}", shape.unbuilt_tables));
         }
         output::line(&format!(
-            "cache             {} of {} bytes, {} nodes, {} hits, {} misses",
-            cache.used_bytes, cache.budget_bytes, cache.nodes, cache.hits, cache.misses
+            "cache             {} and {} of images of {} bytes, {} nodes, {} hits, {} misses",
+            cache.used_bytes,
+            cache.image_bytes,
+            cache.budget_bytes,
+            cache.nodes,
+            cache.hits,
+            cache.misses
         ));
         output::line(&format!(
             "operations        {}; {} round trips, {} verbs to memory nodes, {} to compute nodes",

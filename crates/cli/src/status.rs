@@ -219,7 +219,11 @@ fn index(at: &At<'_>, now: &IndexReport, before: Option<(Duration, &IndexReport)
         shown,
         count(&errors).to_string(),
         count(&|r| r.round_trips).to_string(),
-        format!("{} of {}", mib(now.cache.used_bytes), mib(now.cache.budget_bytes)),
+        format!(
+            "{} of {}",
+            mib(now.cache.used_bytes + now.cache.image_bytes),
+            mib(now.cache.budget_bytes)
+        ),
         share(hits, hits + misses),
     ]
 }

@@ -122,6 +122,7 @@ fn add(sum: CacheReport, cache: &CacheStats) -> CacheReport {
     CacheReport {
         budget_bytes: sum.budget_bytes + cache.budget_bytes,
         used_bytes: sum.used_bytes + cache.used_bytes,
+        image_bytes: sum.image_bytes + cache.image_bytes,
         hits: sum.hits + cache.hits,
         misses: sum.misses + cache.misses,
         evictions: sum.evictions + cache.evictions,

@@ -33,6 +33,8 @@ mod router;
 mod scan;
 #[cfg(feature = "lab")]
 pub mod systems;
+#[cfg(test)]
+mod testing;
 mod tree;
 mod walk;
 

@@ -71,6 +71,7 @@ dmtree_fabric::marks! {
         ImagesFull => "images: no owner has room for another one",
         ImageAdmitted => "images: a leaf that is used much gets one",
         ImageEvicted => "images: a leaf that is used little loses its one",
+        ImageGivenBack => "images: a leaf loses its one to a smaller budget",
         ImageRests => "images: a write waits for its owner before it is acknowledged",
         LockInDoubt => "recovery: a lock's outcome is unknown, and its tag decides it",
         LockLeft => "leaf lock: left to other nodes that have had it less often",

@@ -43,7 +43,7 @@ use crate::format::{Child, Geometry, LockTag, table};
 use crate::hop::Places;
 use crate::learned::NodeModels;
 use crate::lock::{HeldLock, LeafLockWords, Lockable};
-use crate::maintenance::{Admission, GcRun};
+use crate::maintenance::{Admission, CacheBudget, GcRun};
 use crate::mutants::Mutants;
 use crate::{Mark, Models, Mutant, Options, Route, Tables};
 
@@ -125,6 +125,7 @@ pub struct DmNode {
     pub(crate) maintenance: Maintenance<Chore, GcRun>,
     /// Where leaves have images at this node, and mirrors: which ones.
     pub(crate) admission: Option<Admission>,
+    pub(crate) budget: CacheBudget,
     /// Leaves with tables that readers have found unbuilt, by table.
     builds: Mutex<BTreeMap<u64, Route>>,
     /// A client of this node runs a garbage collection because it needs room.
@@ -164,7 +165,7 @@ impl DmNode {
             let object_bytes = bytes as u32;
             cx.pool.arena(ArenaKey { index: root.index, kind, object_bytes })
         };
-        Ok(Self {
+        let new = Self {
             pool: cx.pool.clone(),
             o: o.clone(),
             g,
@@ -189,6 +190,7 @@ impl DmNode {
             mutants: Mutants::default(),
             journal: OnceLock::new(),
             maintenance: Maintenance::default(),
+            budget: CacheBudget::new(cx.cache_bytes, inner_bytes),
             admission: (mirrored && image_bytes > 0).then(Admission::default),
             builds: Mutex::default(),
             builds_waiting: AtomicU32::new(0),
@@ -197,7 +199,29 @@ impl DmNode {
             starved: AtomicBool::new(false),
             clients: AtomicU32::new(0),
             lookups: Arc::default(),
-        })
+        };
+        // More may be granted than there is room, since the index was open here before.
+        new.budget.check(&new);
+        Ok(new)
+    }
+
+    /// Gives the cache another budget, of so many bytes. What is beyond it is given back by
+    /// maintenance, images first; [`DmTree::set_cache_bytes`](crate::DmTree::set_cache_bytes) waits
+    /// for that.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a budget below one inner node; `Unsupported` with models.
+    pub fn set_cache_bytes(&self, bytes: u64) -> Result<()> {
+        let least = Self::least_cache_bytes(&self.g);
+        if self.models.is_some() {
+            return Err(Error::unsupported("the budget of an index with models stays as it is"));
+        }
+        if bytes < least {
+            let text = format!("a cache of {bytes} bytes cannot hold one inner node of {least}");
+            return Err(Error::invalid(text));
+        }
+        self.budget.set(self, bytes);
+        Ok(())
     }
 
     /// The smallest budget that holds one inner node with the mirrors of small leaves.
@@ -343,6 +367,11 @@ impl DmNode {
             builds.insert(route.table.bits(), route);
             self.builds_waiting.store(builds.len() as u32, Ordering::Relaxed);
         }
+    }
+
+    /// Whether leaves wait for an image, or images have to go: two loads.
+    pub(crate) fn are_images_due(&self) -> bool {
+        self.budget.is_due() || self.is_admission_due()
     }
 
     /// Whether leaves wait for an image: a load.

@@ -12,7 +12,7 @@ use dmtree_parts::{
 
 use crate::change::{Load, format};
 use crate::estimate::estimated_keys;
-use crate::maintenance::{Collection, Sweep, maintain, train_all};
+use crate::maintenance::{Collection, Shrink, Sweep, maintain, train_all};
 use crate::point::{
     Begun, DirectGet, DirectWrite, Reads, Writes, get_many, write_many, write_rest_with_room,
     write_with_room,
@@ -56,11 +56,11 @@ impl DmTree {
         }
     }
 
-    /// Whether maintenance has work: three loads, for callers that ask after every write.
+    /// Whether maintenance has work: some loads, for callers that ask after every write.
     pub fn maintenance_due(&self) -> bool {
         self.client.node.maintenance.any()
             || self.client.node.is_build_due()
-            || self.client.node.is_admission_due()
+            || self.client.node.are_images_due()
             || self.client.node.pool.reclaimer().reclaim_due()
     }
 
@@ -208,7 +208,13 @@ impl RangeIndex for DmTree {
     }
 
     fn has_read_work(&self) -> bool {
-        self.client.node.admission.is_some() && self.maintenance_due()
+        let node = &self.client.node;
+        (node.admission.is_some() || node.budget.is_due()) && self.maintenance_due()
+    }
+
+    async fn set_cache_bytes(&mut self, bytes: u64) -> Result<()> {
+        self.client.node.set_cache_bytes(bytes)?;
+        Shrink(&self.client).finish().await
     }
 
     async fn sweep(&mut self) -> Result<()> {
@@ -225,6 +231,10 @@ impl RangeIndex for DmTree {
 
     fn cache_stats(node: &DmNode) -> CacheStats {
         let mut stats = node.cache.stats();
+        if node.has_images() {
+            stats.budget_bytes = node.budget.bytes();
+            stats.image_bytes = node.pool.image_bytes(node.root.index);
+        }
         if let Some(models) = &node.models {
             stats.budget_bytes += models.budget_bytes();
             stats.used_bytes += models.used_bytes();

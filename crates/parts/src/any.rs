@@ -96,6 +96,7 @@ any_client! {
     fn load(pairs: LoadPairs<'a>, sorted: bool, fill: Fill) -> Loaded;
     fn maintain() -> Work;
     fn work() -> Pause;
+    fn set_cache_bytes(bytes: u64) -> ();
     fn sweep() -> ();
     fn gc() -> Found;
     fn walk() -> Shape;

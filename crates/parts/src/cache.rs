@@ -32,7 +32,7 @@ pub struct NodeCache {
     levels: Vec<Level>,
     /// Nodes of this level have mirrors.
     mirrored: Option<u8>,
-    budget: u64,
+    budget: AtomicU64,
     used: AtomicU64,
     mirror_bytes: AtomicU64,
     nodes: AtomicU64,
@@ -48,7 +48,7 @@ impl NodeCache {
         Self {
             levels: (0..MAX_LEVELS).map(|_| Level::new()).collect(),
             mirrored,
-            budget,
+            budget: AtomicU64::new(budget),
             used: AtomicU64::new(0),
             mirror_bytes: AtomicU64::new(0),
             nodes: AtomicU64::new(0),
@@ -218,7 +218,7 @@ impl NodeCache {
         // Two rounds give every node its second chance; a cache that is still over its budget holds
         // only nodes in use now.
         let mut visits = 2 * self.nodes.load(Relaxed) + 2;
-        while self.used.load(Relaxed) > self.budget && visits > 0 {
+        while self.used.load(Relaxed) > self.budget.load(Relaxed) && visits > 0 {
             visits -= 1;
             let Some((level, node)) =
                 self.clock.lock().expect("no panic under this lock").pop_front()
@@ -240,8 +240,27 @@ impl NodeCache {
     /// Whether hardly anything of the budget is left: 1 %, or no room for one more node of
     /// `node_bytes`.
     pub fn is_short_of(&self, node_bytes: u64) -> bool {
-        let used = self.used.load(Relaxed);
-        used * 100 > self.budget * 99 || used + node_bytes > self.budget
+        let (used, budget) = (self.used.load(Relaxed), self.budget.load(Relaxed));
+        used * 100 > budget * 99 || used + node_bytes > budget
+    }
+
+    /// Another budget from now on; what is beyond it leaves at once.
+    pub fn set_budget(&self, budget: u64) {
+        self.budget.store(budget, Relaxed);
+        self.make_room();
+        // Those that lookups have used since have had two chances.
+        while self.used.load(Relaxed) > budget && self.drop_first() {}
+    }
+
+    /// Drops the first node of the queue; false when there is none.
+    fn drop_first(&self) -> bool {
+        let first = self.clock.lock().expect("no panic under this lock").pop_front();
+        let Some((level, node)) = first else { return false };
+        if self.levels[usize::from(level)].remove(&node) {
+            self.dropped(&node);
+            self.evictions.fetch_add(1, Relaxed);
+        }
+        true
     }
 
     /// How many nodes it has.
@@ -260,7 +279,7 @@ impl NodeCache {
     /// Numbers for stats; hits and misses are the index's to add.
     pub fn stats(&self) -> CacheStats {
         CacheStats {
-            budget_bytes: self.budget,
+            budget_bytes: self.budget.load(Relaxed),
             used_bytes: self.used.load(Relaxed),
             nodes: self.nodes.load(Relaxed),
             mirror_bytes: self.mirror_bytes.load(Relaxed),

@@ -424,10 +424,12 @@ impl Shape {
 /// The memory of an index on a compute node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CacheStats {
-    /// Budget, bytes.
+    /// Budget, bytes, images included.
     pub budget_bytes: u64,
     /// Bytes in use: cached inner nodes and mirrors.
     pub used_bytes: u64,
+    /// Bytes of images of leaves that this node has granted, beside `used_bytes`.
+    pub image_bytes: u64,
     /// Cached inner nodes.
     pub nodes: u64,
     /// Bytes of mirrors (part of `used_bytes`).
@@ -646,6 +648,17 @@ pub trait RangeIndex: Sized + 'static {
     /// until its workers have looked once more.
     fn is_settled(&self) -> bool {
         true
+    }
+
+    /// Gives the cache of this compute node another budget, in bytes. When it returns, the node's
+    /// memory ([`CacheStats`]) is within the budget and stays there. Other operations may run
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// `Unsupported` for an index whose budget stays as it is; `InvalidArgument` for a budget that
+    /// is too small; `TimedOut` when memory cannot be given back now: maintenance goes on.
+    async fn set_cache_bytes(&mut self, _bytes: u64) -> Result<()> {
+        Err(lacks("another cache budget"))
     }
 
     /// Recovers at once all locks and changes that crashed nodes have left unfinished and no

@@ -74,6 +74,14 @@ impl Hits {
         is_last
     }
 
+    /// An access that is no lookup of its own: the period ends one hit sooner. True for the last one
+    /// of a period; then the caller sets the next one.
+    #[inline]
+    pub fn pass(&self) -> bool {
+        self.period.set(self.period.get() - 1);
+        self.period.get() == self.count.get()
+    }
+
     /// The next period has so many hits, one at least.
     pub fn set_period(&self, hits: u64) {
         self.period.set(self.count.get() + hits.max(1));
@@ -119,5 +127,28 @@ pub async fn reclaim_for_room(ep: &Endpoint, pool: &PoolNode) -> Result<bool> {
         // A long operation holds everything that waits: the pool is full for now.
         Err(e) if e.kind() == ErrorKind::TimedOut => Ok(false),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hits and accesses that are no lookups end a period together; hits alone are counted.
+    #[test]
+    fn a_period_of_hits_and_other_accesses() {
+        let lookups = Arc::<Lookups>::default();
+        let counted = || lookups.added_to(CacheStats::default()).hits;
+        let hits = Hits::new(&lookups);
+        hits.set_period(3);
+        assert_eq!([hits.pass(), hits.count(), hits.pass()], [false, false, true]);
+        hits.set_period(2);
+        assert_eq!(([hits.pass(), hits.count()], counted()), ([false, true], 2));
+        hits.set_period(1);
+        assert!(hits.pass());
+        hits.set_period(1);
+        assert_eq!((hits.count(), counted()), (true, 3));
+        drop(hits);
+        assert_eq!(counted(), 3);
     }
 }

@@ -205,6 +205,14 @@ impl Tables {
         }
     }
 
+    /// Takes out the cached cells with images of an index at one compute node.
+    pub(crate) fn take_images(&self, node: NodeId, index: u32, out: &mut Vec<TableId>) {
+        let Some(owner) = self.compute.owners.get(node.index()) else { return };
+        let mut free_lists = locked(&owner.free_lists);
+        let sizes = (index, usize::from(TABLE_LINES))..=(index, usize::MAX);
+        free_lists.range_mut(sizes).for_each(|(_, cache)| out.append(&mut cache.cells));
+    }
+
     /// Whether the next cells of an index, of so many lines, on a side have to be asked for.
     pub(crate) fn is_cache_empty(&self, (index, lines): (u32, u8), side: Role) -> bool {
         let size = (index, usize::from(lines) - 1);

@@ -105,6 +105,18 @@ impl Span {
         }
     }
 
+    /// The table cell with these lines; `None` for bytes.
+    pub(crate) fn as_table(self) -> Option<TableId> {
+        match self {
+            Self::Bytes(..) => None,
+            Self::Lines(start, lines) => {
+                let first = start & ((1 << 40) - 1);
+                let is_cell = (1..=u64::from(u8::MAX)).contains(&lines);
+                is_cell.then(|| TableId::new((start >> 40) as u16, lines as u8, first))
+            }
+        }
+    }
+
     pub(crate) fn lines(partition: u16, first: u64, lines: u64) -> Self {
         Self::Lines(u64::from(partition) << 40 | first, lines)
     }
@@ -252,6 +264,13 @@ impl GcLog {
         locked(&self.pending).values().flat_map(|p| &p.spans).copied().collect()
     }
 
+    /// Those that an index is to retire.
+    pub(crate) fn pending_of(&self, index: u32) -> Vec<Span> {
+        let pending = locked(&self.pending);
+        let of = pending.values().filter(|p| p.index == Some(index));
+        of.flat_map(|p| &p.spans).copied().collect()
+    }
+
     /// The index retires nothing any more.
     pub(crate) fn unpend_index(&self, index: u32) {
         locked(&self.pending).retain(|_, pending| pending.index != Some(index));
@@ -298,6 +317,7 @@ impl GarbageCollection<'_> {
         let spaces: Vec<_> = locked(&self.0.blocks).values().cloned().collect();
         spaces.iter().for_each(|s| s.list(&mut out));
         self.0.tables.list(&mut out);
+        self.0.owners.images().list(&mut out);
         out
     }
 

@@ -1,44 +1,169 @@
 //! The room for images that a compute node gives to indexes: cells with more lines than a table
-//! needs. The owner grants such cells within that room only. A cell that comes back goes to other
-//! leaves of its index, so what was granted stays granted.
+//! needs. The owner grants such cells within that room only.
+//!
+//! What is granted is with a leaf, on a limbo list, or free at some node. A free cell goes to
+//! another leaf of its index. When more is granted than there is room, the owner *withholds* every
+//! cell of its own that comes free here: it is granted no more, and the first to be granted again
+//! when there is room. A cell stays what it is, as all table memory does, so its lines become no
+//! tables.
+//!
+//! Invariant: granted bytes grow within the room only. A call that grants cells reserves their
+//! bytes before it cuts them, so what [`ImageRoom::bytes`] says does not grow behind a room that
+//! has become smaller.
+//!
+//! Cells count by the partition in which they lie. A partition that moves away takes its cells
+//! along, those withheld are lost until a garbage collection; one that comes from another owner
+//! brings cells that no room counts.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use crate::ids::{LINE, TABLE_LINES};
+use crate::gc_log::{GcLog, Span};
+use crate::ids::{LINE, TABLE_LINES, TableId};
 use crate::wire::locked;
 
-/// Bytes of cells with images, by index.
+/// Cells with images, by index.
 #[derive(Debug, Default)]
-pub(crate) struct ImageRoom(Mutex<BTreeMap<u32, Room>>);
+pub(crate) struct ImageRoom {
+    rooms: Mutex<BTreeMap<u32, Room>>,
+    gc_log: Arc<GcLog>,
+}
 
 #[derive(Debug, Default)]
 struct Room {
+    /// Bytes that may be granted.
     all: u64,
-    granted: u64,
+    /// Bytes that are, by partition.
+    granted: BTreeMap<u16, u64>,
+    /// Bytes of cells that calls are cutting.
+    reserved: u64,
+    withheld: Vec<TableId>,
+}
+
+impl Room {
+    fn bytes(&self) -> u64 {
+        self.reserved + self.granted.values().sum::<u64>()
+    }
+}
+
+/// Bytes of a cell.
+pub(crate) fn cell_bytes(lines: u8) -> u64 {
+    u64::from(lines) * LINE
 }
 
 impl ImageRoom {
+    /// The log of the node for garbage collection.
+    pub(crate) fn gc_log(&self) -> &Arc<GcLog> {
+        &self.gc_log
+    }
+
     /// Gives an index so many bytes in all.
     pub(crate) fn give(&self, index: u32, bytes: u64) {
-        locked(&self.0).entry(index).or_default().all = bytes;
+        locked(&self.rooms).entry(index).or_default().all = bytes;
     }
 
-    /// How many cells of a size may be granted, of `wanted`.
-    pub(crate) fn left(&self, (index, lines): (u32, u8), wanted: u16) -> u16 {
-        if lines <= TABLE_LINES {
-            return wanted;
-        }
-        let rooms = locked(&self.0);
-        let left = rooms.get(&index).map_or(0, |room| room.all.saturating_sub(room.granted));
-        (left / (u64::from(lines) * LINE)).min(u64::from(wanted)) as u16
-    }
-
-    /// Cells of a size were granted.
-    pub(crate) fn granted(&self, (index, lines): (u32, u8), count: usize) {
+    /// Reserves room for cells of a size, `wanted` at most.
+    pub(crate) fn reserve(&self, (index, lines): (u32, u8), wanted: u16) -> Reserved<'_> {
+        let mut reserved = Reserved { rooms: self, index, lines, count: wanted };
         if lines > TABLE_LINES {
-            let bytes = count as u64 * u64::from(lines) * LINE;
-            locked(&self.0).entry(index).or_default().granted += bytes;
+            let mut rooms = locked(&self.rooms);
+            let room = rooms.entry(index).or_default();
+            let left = room.all.saturating_sub(room.bytes()) / cell_bytes(lines);
+            reserved.count = left.min(u64::from(wanted)) as u16;
+            room.reserved += reserved.bytes();
+        }
+        reserved
+    }
+
+    /// A cell of this node comes free: whether it is withheld.
+    pub(crate) fn withholds(&self, index: u32, t: TableId) -> bool {
+        let Some(partition) = t.partition().filter(|_| t.lines() > TABLE_LINES) else {
+            return false;
+        };
+        let mut rooms = locked(&self.rooms);
+        let Some(room) = rooms.get_mut(&index).filter(|room| room.bytes() > room.all) else {
+            return false;
+        };
+        // Of a partition that came from another owner nothing is counted.
+        if let Some(bytes) = room.granted.get_mut(&partition) {
+            *bytes = bytes.saturating_sub(cell_bytes(t.lines()));
+        }
+        room.withheld.push(t);
+        true
+    }
+
+    /// Bytes of the cells that are granted to an index.
+    pub(crate) fn bytes(&self, index: u32) -> u64 {
+        locked(&self.rooms).get(&index).map_or(0, Room::bytes)
+    }
+
+    /// Bytes of them beyond the room.
+    pub(crate) fn excess(&self, index: u32) -> u64 {
+        locked(&self.rooms).get(&index).map_or(0, |room| room.bytes().saturating_sub(room.all))
+    }
+
+    /// Forgets the cells of a partition: it is another owner's, or its index is gone.
+    pub(crate) fn forget(&self, partition: u16) {
+        for room in locked(&self.rooms).values_mut() {
+            room.granted.remove(&partition);
+            room.withheld.retain(|t| t.partition() != Some(partition));
+        }
+    }
+
+    /// The cells that are withheld.
+    pub(crate) fn list(&self, out: &mut Vec<Span>) {
+        let rooms = locked(&self.rooms);
+        out.extend(rooms.values().flat_map(|room| &room.withheld).map(|t| Span::table(*t)));
+    }
+}
+
+/// Room for cells that are being cut. Dropped, it is free again: what was granted counts from then
+/// on.
+pub(crate) struct Reserved<'r> {
+    rooms: &'r ImageRoom,
+    index: u32,
+    lines: u8,
+    /// How many cells.
+    pub(crate) count: u16,
+}
+
+impl Reserved<'_> {
+    fn bytes(&self) -> u64 {
+        u64::from(self.count) * cell_bytes(self.lines)
+    }
+
+    /// Withheld cells of the size, which are to be granted first.
+    pub(crate) fn withheld(&self) -> Vec<TableId> {
+        let mut rooms = locked(&self.rooms.rooms);
+        let Some(room) = rooms.get_mut(&self.index) else { return Vec::new() };
+        let is_wanted = |t: &mut TableId| t.lines() == self.lines;
+        let cells = room.withheld.extract_if(.., is_wanted).take(usize::from(self.count));
+        let cells: Vec<_> = cells.collect();
+        cells.iter().for_each(|t| self.rooms.gc_log.add(|| Span::table(*t)));
+        cells
+    }
+
+    /// Counts the cells of the size among those that are granted.
+    pub(crate) fn grant(self, cells: &[TableId]) {
+        if self.lines <= TABLE_LINES {
+            return;
+        }
+        let mut rooms = locked(&self.rooms.rooms);
+        let room = rooms.entry(self.index).or_default();
+        for t in cells.iter().filter(|t| t.lines() == self.lines) {
+            if let Some(partition) = t.partition() {
+                *room.granted.entry(partition).or_default() += cell_bytes(self.lines);
+            }
+        }
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if self.lines > TABLE_LINES {
+            let mut rooms = locked(&self.rooms.rooms);
+            let room = rooms.entry(self.index).or_default();
+            room.reserved = room.reserved.saturating_sub(self.bytes());
         }
     }
 }
@@ -47,15 +172,51 @@ impl ImageRoom {
 mod tests {
     use super::*;
 
+    /// Grants cells of five lines of partition 3, as many of `wanted` as there is room for.
+    fn granted(rooms: &ImageRoom, index: u32, wanted: u16) -> Vec<TableId> {
+        let reserved = rooms.reserve((index, 5), wanted);
+        let mut cells = reserved.withheld();
+        let more = usize::from(reserved.count) - cells.len();
+        cells.extend((0..more).map(|i| TableId::new(3, 5, 16 + 5 * i as u64)));
+        reserved.grant(&cells);
+        cells
+    }
+
     #[test]
     fn images_stay_within_the_room_of_their_index() {
-        let room = ImageRoom::default();
-        assert_eq!([room.left((1, 4), 7), room.left((1, 5), 7)], [7, 0], "tables need no room");
-        room.give(1, 5 * 320 + 319);
-        assert_eq!([room.left((1, 5), 7), room.left((1, 5), 3), room.left((2, 5), 7)], [5, 3, 0]);
-        room.granted((1, 5), 4);
-        assert_eq!([room.left((1, 5), 7), room.left((1, 10), 7)], [1, 0]);
-        room.give(1, 0);
-        assert_eq!(room.left((1, 5), 7), 0, "less than was granted");
+        let rooms = ImageRoom::default();
+        assert_eq!(rooms.reserve((1, 4), 7).count, 7, "tables need no room");
+        assert_eq!(rooms.reserve((1, 5), 7).count, 0);
+        rooms.give(1, 5 * 320 + 319);
+        let count = |index, wanted| rooms.reserve((index, 5), wanted).count;
+        assert_eq!([count(1, 7), count(1, 3), count(2, 7)], [5, 3, 0], "dropped, it is free again");
+        assert_eq!((granted(&rooms, 1, 4).len(), rooms.bytes(1)), (4, 4 * 320));
+        let two = rooms.reserve((1, 5), 2);
+        assert_eq!((two.count, rooms.bytes(1), count(1, 7)), (1, 5 * 320, 0), "while it is cut");
+        drop(two);
+        assert_eq!((count(1, 7), rooms.reserve((1, 10), 7).count), (1, 0));
+    }
+
+    /// Beyond a smaller room every cell that comes free is withheld, and granted again first.
+    #[test]
+    fn cells_beyond_a_smaller_room_are_withheld() {
+        let rooms = ImageRoom::default();
+        rooms.give(1, 4 * 320);
+        let cells = granted(&rooms, 1, 4);
+        assert!(!rooms.withholds(1, cells[0]), "there is room for all");
+        rooms.give(1, 2 * 320);
+        assert_eq!((rooms.excess(1), rooms.reserve((1, 5), 1).count), (2 * 320, 0));
+        assert!(!rooms.withholds(2, cells[0]) && !rooms.withholds(1, TableId::new(3, 4, 16)));
+        assert!(rooms.withholds(1, cells[0]) && rooms.withholds(1, cells[3]));
+        assert_eq!((rooms.excess(1), rooms.bytes(1)), (0, 2 * 320));
+        assert!(!rooms.withholds(1, cells[1]), "it is within the room");
+        rooms.give(1, 3 * 320);
+        assert_eq!(granted(&rooms, 1, 4), [cells[0]]);
+        let mut listed = Vec::new();
+        rooms.list(&mut listed);
+        assert_eq!(listed, [Span::table(cells[3])]);
+        rooms.forget(3);
+        rooms.list(&mut listed);
+        assert_eq!((rooms.bytes(1), listed.len()), (0, 1), "the partition has moved away");
     }
 }

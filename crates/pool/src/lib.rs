@@ -37,6 +37,7 @@ mod growth;
 mod holder;
 mod ids;
 mod image_room;
+mod images;
 mod latencies;
 mod layout;
 #[cfg(feature = "tcp")]

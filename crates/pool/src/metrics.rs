@@ -344,6 +344,7 @@ impl Families {
         let (mut bytes, mut lookups, mut evictions) = (Vec::new(), Vec::new(), Vec::new());
         for IndexReport { name, cache, .. } in all {
             bytes.push(([&name[..], "used"], cache.used_bytes));
+            bytes.push(([&name[..], "images"], cache.image_bytes));
             bytes.push(([&name[..], "budget"], cache.budget_bytes));
             lookups.push(([&name[..], "hit"], cache.hits));
             lookups.push(([&name[..], "miss"], cache.misses));
@@ -351,7 +352,7 @@ impl Families {
         }
         self.gauge(
             "dmtree_index_cache_bytes",
-            "Bytes of the cache of inner nodes: in use, and at most.",
+            "Bytes of the cache: inner nodes in use, images of leaves, and both at most.",
             ["index", "what"],
             &bytes,
         )?;

@@ -167,7 +167,7 @@ impl PoolNode {
             agent_state: Mutex::default(),
             epochs,
             limbo_list: LimboList::default(),
-            gc_log: Arc::default(),
+            gc_log: owners.images().gc_log().clone(),
             gates: Arc::default(),
             creating: Arc::default(),
             refused: AtomicUsize::new(0),
@@ -178,12 +178,6 @@ impl PoolNode {
             indexes: Arc::default(),
             index_reports: Mutex::default(),
         }
-    }
-
-    /// Gives an index room for so many bytes of cells with images on this node: with more lines
-    /// than [`TABLE_LINES`](crate::TABLE_LINES). An index has none before.
-    pub fn give_images(&self, index: u32, bytes: u64) {
-        self.owners.give_images(index, bytes);
     }
 
     /// The fabric.
@@ -324,6 +318,15 @@ impl PoolNode {
             return;
         }
         self.take_back(arena, g);
+    }
+
+    /// The same for an object that was not written since it was granted: its generation stands
+    /// nowhere, and is granted again.
+    pub fn give_back_unwritten(&self, arena: &Arena, g: Grant) {
+        match g.generation.checked_sub(1) {
+            Some(generation) => self.take_back(arena, Grant { generation, ..g }),
+            None => _ = self.refused.fetch_add(1, Ordering::Relaxed),
+        }
     }
 
     /// As [`PoolNode::give_back`]; generation 0 is that of an object that was never written.
@@ -543,7 +546,7 @@ impl PoolNode {
     /// Returns a cell that no other client can ever have reached. Its lock word is 0.
     pub fn give_back_table(&self, index: u32, t: TableId) {
         self.gc_log.add(|| Span::table(t));
-        if !self.tables.put(index, t) {
+        if !self.put_table(index, t) {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }
     }

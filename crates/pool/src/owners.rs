@@ -158,9 +158,15 @@ impl OwnerService {
         locked(&self.state).partitions.len() as u64
     }
 
-    /// Gives an index room for so many bytes of cells with images.
-    pub(crate) fn give_images(&self, index: u32, bytes: u64) {
-        self.images.give(index, bytes);
+    /// Whether a cell lies in a partition that the node owns.
+    pub(crate) fn serves(&self, t: TableId) -> bool {
+        let number = t.partition();
+        locked(&self.state).partitions.iter().any(|p| Some(p.number) == number)
+    }
+
+    /// The room for images on this node.
+    pub(crate) fn images(&self) -> &ImageRoom {
+        &self.images
     }
 
     /// Makes this node the owner of a partition: zeroed segments for all its cells, then the
@@ -215,6 +221,7 @@ impl OwnerService {
         let gone = |p: &mut Partition| numbers.contains(&p.number);
         let gone: Vec<_> = s.partitions.extract_if(.., gone).collect();
         s.released.extend(gone);
+        numbers.iter().for_each(|number| self.images.forget(*number));
     }
 
     /// Memory for a segment of a partition. When there is none, segments of partitions that have
@@ -258,8 +265,9 @@ impl OwnerService {
     /// Cuts up to `count` cells for an index, and smaller ones of what is left at the end of a
     /// segment. An empty answer: full, or no room for images of this index.
     async fn cells(&self, ep: &Endpoint, of: CellSize, count: u16) -> Result<Vec<TableId>> {
-        let (lines, count) = (of.1, self.images.left(of, count));
-        let mut out = Vec::new();
+        let reserved = self.images.reserve(of, count);
+        let (lines, count) = (of.1, reserved.count);
+        let mut out = reserved.withheld();
         let (mut tried, mut may_look) = (Vec::new(), true);
         while of_size(&out, lines) < usize::from(count) {
             let wanted = usize::from(count) - of_size(&out, lines);
@@ -274,7 +282,7 @@ impl OwnerService {
                 Err(e) => return Err(e),
             }
         }
-        self.images.granted(of, of_size(&out, lines));
+        reserved.grant(&out);
         Ok(out)
     }
 
@@ -320,6 +328,7 @@ impl OwnerService {
             // nothing.
             let used = p.lines;
             (p.lines, p.index) = (0, NO_INDEX);
+            self.images.forget(p.number);
             self.publish(ep, &p).await?;
             for j in 0..p.grown() {
                 let lines = used.saturating_sub(segment_start(j)) * LINE;

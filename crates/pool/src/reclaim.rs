@@ -167,6 +167,17 @@ impl LimboList {
         limbo_entries.fresh.iter().chain(stamped).map(|(item, _)| item.span()).collect()
     }
 
+    /// The table cells of an index that wait.
+    pub(crate) fn tables(&self, index: u32) -> Vec<TableId> {
+        let limbo_entries = locked(&self.limbo_entries);
+        let stamped = limbo_entries.stamped.iter().flat_map(|s| &s.items);
+        let cells = limbo_entries.fresh.iter().chain(stamped).filter_map(|(item, _)| match item {
+            Retired::Table(of, t) if *of == index => Some(*t),
+            _ => None,
+        });
+        cells.collect()
+    }
+
     /// Items and bytes that wait.
     pub(crate) fn waiting(&self) -> (u64, u64) {
         let limbo_entries = locked(&self.limbo_entries);

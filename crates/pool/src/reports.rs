@@ -100,10 +100,12 @@ pub struct AwaitedReport {
 /// A cache of inner nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CacheReport {
-    /// Budget.
+    /// Budget, images included.
     pub budget_bytes: u64,
-    /// In use.
+    /// In use by inner nodes and mirrors.
     pub used_bytes: u64,
+    /// Images of leaves, beside those.
+    pub image_bytes: u64,
     /// Look-ups that found their bottom node.
     pub hits: u64,
     /// Look-ups that did not.

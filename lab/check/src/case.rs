@@ -153,6 +153,10 @@ pub struct Case {
     pub scan_one_in: u32,
     /// Clients fill and empty the index in turns of this many operations; 0: an even mix.
     pub wave_ops: u32,
+    /// Before this operation of its first client, each compute node gets a smaller cache budget; 0:
+    /// never.
+    #[serde(default, skip_serializing_if = "is_no_op")]
+    pub shrinks_at: u32,
     /// Afterwards, without fabric faults, every client works on every key.
     pub liveness: bool,
     /// Faults of nodes, clients and links.
@@ -184,6 +188,10 @@ fn usual_lease() -> u64 {
 
 fn is_usual_lease(ns: &u64) -> bool {
     *ns == USUAL_LEASE_NS
+}
+
+fn is_no_op(n: &u32) -> bool {
+    *n == 0
 }
 
 fn is_none(n: &u64) -> bool {
@@ -244,6 +252,7 @@ impl Case {
             value_bytes,
             scan_one_in: d.of(&[0, 20, 60]),
             wave_ops: d.of(&[0, 0, 40]),
+            shrinks_at: 0,
             liveness: true,
             node_faults: Vec::new(),
             lease_ns: USUAL_LEASE_NS,
@@ -264,7 +273,21 @@ impl Case {
             }
             case.node_faults = NodeFault::draw(node_faults, seed, &case);
         }
+        let images = case.options.get("images").and_then(Value::as_f64);
+        if images.is_some_and(|share| share > 0.0) {
+            let mut d = drawn_from(seed ^ 0x7368_7269_6e6b);
+            case.shrinks_at = d.of(&[0, 0, case.ops / 4, case.ops / 2]);
+        }
         case
+    }
+
+    /// The cache budget of a compute node from [`Case::shrinks_at`] on: half of the images stay, or
+    /// none.
+    pub fn smaller_cache_bytes(&self) -> u64 {
+        let (all, images) = (self.pool.cache_bytes, self.options.get("images"));
+        let images = images.and_then(Value::as_f64).unwrap_or(0.0) * all as f64;
+        let part = if self.seed.is_multiple_of(2) { 0.5 } else { 1.0 };
+        all - (images * part).ceil() as u64
     }
 
     /// The case of a seed, of no system.

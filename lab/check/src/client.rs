@@ -201,6 +201,14 @@ impl Client {
         wait!(self, |index| all(index), |remote| remote.ask(&Ask::Maintain))
     }
 
+    /// Gives the cache of the compute node another budget, and waits until it holds.
+    pub fn set_cache_bytes(&mut self, bytes: u64) -> Result<()> {
+        wait!(self, |index| index.set_cache_bytes(bytes), |_remote| Err(Error::new(
+            ErrorKind::Unsupported,
+            "the cache of a node of another process"
+        )))
+    }
+
     /// Runs GC.
     pub fn gc(&mut self) -> Result<Found> {
         wait!(self, |index| index.gc(), |remote| remote.ask(&Ask::Gc))

@@ -27,6 +27,8 @@ use crate::verdict::{Finding, Verdict, caught};
 
 /// One call of maintenance in this many operations.
 const MAINTAIN_ONE_IN: u32 = 4;
+/// How long a client waits for a smaller cache where nodes fail, ns.
+const SHRINK_NS: u64 = 2_000_000;
 /// Pause of a task that polls a condition, ns.
 pub(crate) const POLL_NS: u64 = 200_000;
 
@@ -305,6 +307,10 @@ pub(crate) async fn safety(
         pause(index.endpoint(), shared, (client, pool), op).await;
         // The next incarnation of its node continues after this operation.
         next.set(next.get() + 1);
+        let is_first = client < u32::from(case.pool.compute_nodes);
+        if is_first && op > 0 && op == case.shrinks_at && !shrunk(index, shared, client).await {
+            return;
+        }
         let mut rng = plan::draws(case, client, op);
         let call = plan::operation(case, shared.ops, (client, op), &mut rng, seen);
         let Some(answer) = perform(index, shared, client, call, &mut rng).await else {
@@ -342,15 +348,44 @@ async fn pause(ep: &Endpoint, shared: &RunContext<'_>, (client, pool): (u32, &Po
 /// A call of maintenance between two operations; false when it fails without a fault that explains
 /// it.
 async fn maintained(index: &mut AnyIndex, shared: &RunContext<'_>, client: u32) -> bool {
-    let cn = cn_of(shared, client);
-    let _inside = shared.node_states.enter(cn);
-    let by = issuer(shared, cn, index.endpoint());
-    shared.availability.begin(((client, true), cn), None, |_| None, shared.fabric.now());
-    let done = droppable(shared, cn, index.maintain()).await;
+    shared.availability.begin(
+        ((client, true), cn_of(shared, client)),
+        None,
+        |_| None,
+        shared.fabric.now(),
+    );
+    let by = issuer(shared, cn_of(shared, client), index.endpoint());
+    let done = between(shared, (client, "maintain"), by, index.maintain()).await;
     shared.availability.end((client, true), None, true, |_| None, shared.fabric.now());
-    match done {
+    done
+}
+
+/// The node of a client gets a smaller cache budget. Where nodes fail the caller waits for it only
+/// for a while, and drops the call then: maintenance goes on.
+async fn shrunk(index: &mut AnyIndex, shared: &RunContext<'_>, client: u32) -> bool {
+    let (case, ep) = (shared.case, index.endpoint().clone());
+    let by = issuer(shared, cn_of(shared, client), &ep);
+    let mut change = std::pin::pin!(index.set_cache_bytes(case.smaller_cache_bytes()));
+    let mut limit = std::pin::pin!(ep.sleep(SHRINK_NS));
+    let has_faults = !case.node_faults.is_empty();
+    let change = std::future::poll_fn(|cx| match change.as_mut().poll(cx) {
+        Poll::Pending if has_faults => limit.as_mut().poll(cx).map(|()| Ok(())),
+        polled => polled,
+    });
+    between(shared, (client, "set_cache_bytes"), by, change).await
+}
+
+/// A call between two operations of a client; false when it fails without a fault that explains it.
+async fn between<T>(
+    shared: &RunContext<'_>,
+    (client, what): (u32, &str),
+    by: Issuer,
+    call: impl Future<Output = Result<T, Error>>,
+) -> bool {
+    let _inside = shared.node_states.enter(by.cn);
+    match droppable(shared, by.cn, call).await {
         Some(Err(e)) if !excused(shared, &by, &e) => {
-            shared.found(failed(client, "maintain".to_owned(), &e));
+            shared.found(failed(client, what.to_owned(), &e));
             false
         }
         _ => true,

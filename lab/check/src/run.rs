@@ -10,6 +10,7 @@ use dmtree_pool::{ChunkUse, block_class_bytes};
 
 use crate::actors::Actors;
 use crate::case::Case;
+use crate::client::Client;
 use crate::drive::{Bounds, RunContext, found_as};
 use crate::fault::{Happened, NodeFault};
 use crate::harness::{self, Harness};
@@ -190,9 +191,26 @@ fn afterwards(shared: &RunContext<'_>, living: &Living, log: &mut Log) -> Result
     }
     let refuses = case.fabric_faults.refuse_memory_one_in > 0;
     let (shape, _) = harness::judge(&mut c, keys, !case.node_faults.is_empty() || refuses)?;
+    if case.shrinks_at > 0 && !refuses {
+        for node in living {
+            stays_small(&mut client(node)?, case, &node.1)?;
+        }
+        harness::judge(&mut c, keys, false)?;
+    }
     // Where the fabric refuses memory, the return of free memory may be refused, too.
     if case.rejoins() && !refuses {
         space(test_cluster, living, &shape)?;
+    }
+    Ok(())
+}
+
+/// When nothing else runs, a smaller budget holds to the byte.
+fn stays_small(c: &mut Client, case: &Case, node: &AnyNode) -> Result<()> {
+    let bytes = case.smaller_cache_bytes();
+    c.set_cache_bytes(bytes).map_err(|e| e.context("a smaller cache"))?;
+    let stats = node.cache_stats();
+    if stats.used_bytes + stats.image_bytes > bytes || stats.budget_bytes != bytes {
+        return Err(Error::corrupt(format!("the budget is {bytes} bytes: {stats:?}")));
     }
     Ok(())
 }

@@ -65,14 +65,14 @@ impl<'c> Relocation<'c> {
         let new;
         (l, new) = c.under(l, taken).await?;
         let leaf = Leaves(c).image_of(&mut l).await;
-        let leaf = leaf.inspect_err(|_| LeafMemory(c).give_back(&new));
+        let leaf = leaf.inspect_err(|_| LeafMemory(c).give_back_unwritten(&new));
         let (mut l, leaf) = c.under(l, leaf).await?;
         let low = Leaves(c).low_of(&leaf).await?;
         let this = Self { c, leaf, low, new };
         let parent = match InnerLocks(c).lock_with_room(&this.low).await {
             Ok(parent) => parent,
             Err(e) => {
-                LeafMemory(c).give_back(&this.new);
+                LeafMemory(c).give_back_unwritten(&this.new);
                 if e.kind() == ErrorKind::Full {
                     return Ok(Some(l));
                 }
@@ -84,7 +84,7 @@ impl<'c> Relocation<'c> {
             // replace.
             Mark::RelocateNoRecord.hit();
             c.unlock(parent).await?;
-            LeafMemory(c).give_back(&this.new);
+            LeafMemory(c).give_back_unwritten(&this.new);
             return Ok(Some(l));
         };
         let table = match this.write_new(&mut l).await {

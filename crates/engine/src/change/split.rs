@@ -277,7 +277,7 @@ impl<'c> Split<'c> {
         // Leaves without parent records are found by walking from one to the next: there must not
         // be many of them.
         if c.node.starved.load(atomic::Ordering::Relaxed) {
-            InnerNodes(c).give_back(InnerNodes(c).take().await?);
+            InnerNodes(c).give_back_unwritten(InnerNodes(c).take().await?);
         }
         Mark::Split.hit();
         let plan = Plan::of(c, &leaf, pair.0).await?;
@@ -288,7 +288,7 @@ impl<'c> Split<'c> {
             let halves = match Halves::of((c, l), &leaf, &plan, &new, pair, &mut later).await {
                 Ok(halves) => halves,
                 Err(e) => {
-                    LeafMemory(c).give_back(&new);
+                    LeafMemory(c).give_back_unwritten(&new);
                     Blocks(c).give_back(later);
                     return Err(e);
                 }

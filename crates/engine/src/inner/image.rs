@@ -55,9 +55,14 @@ impl InnerNodes<'_> {
         self.0.node.pool.alloc(&self.0.ep, &self.0.node.inner_arena, first).await
     }
 
-    /// Gives back memory that no pointer leads to.
+    /// Gives back memory that may have been written, and to which no pointer leads.
     pub(crate) fn give_back(self, grant: Grant) {
         self.0.node.pool.give_back(&self.0.node.inner_arena, grant);
+    }
+
+    /// The same for memory that was not written: it uses up no generation.
+    pub(crate) fn give_back_unwritten(self, grant: Grant) {
+        self.0.node.pool.give_back_unwritten(&self.0.node.inner_arena, grant);
     }
 
     /// A node that no pointer leads to any more.

@@ -23,12 +23,13 @@
 use dmtree_fabric::verb::{cas, write as write_verb};
 use dmtree_fabric::{Backoff, Buf, Error, GlobalAddr, Result, Sampled, Step};
 
+use crate::change::Relocation;
 use crate::format::{BODY_AT, LockTag, Place, check_slots, table};
-use crate::leaf::{Entries, HELP_AFTER, LeafCopy, Leaves, Probe};
+use crate::leaf::{CellKind, Entries, HELP_AFTER, LeafCopy, Leaves, Probe};
 use crate::lock::{Confirmed, HeldLock, LONG_WAIT, Lockable, Locked, TableLocks};
 use crate::point::MAX_ENTRY;
 use crate::recovery::{LeafRecovery, diagnose_leaf, recover_lock};
-use crate::{Client, HashedKey, Mark, Mutant, Route, is_away, reached};
+use crate::{Client, HashedKey, Mark, Mutant, Route, Unlock, is_away, reached};
 
 /// Pause between two looks for the owner of a write that rests, ns.
 const REST_NS: u64 = 20_000;
@@ -237,6 +238,16 @@ impl Images<'_> {
         }
         let (at, zeros) = self.closing(l).await?;
         self.0.ep.write(at, zeros).await.map(|_| ())
+    }
+
+    /// Takes its image from a locked leaf, which moves to a plain cell. False: without memory for
+    /// that the leaf stays as it is.
+    pub(crate) async fn take(self, l: Locked) -> Result<bool> {
+        let capacity = l.route.capacity;
+        match Relocation::run(self.0, l, (capacity, CellKind::Plain)).await? {
+            Some(l) => self.0.unlock(l).await.map(|()| false),
+            None => Ok(true),
+        }
     }
 
     /// The change for which an image was closed does not take place.

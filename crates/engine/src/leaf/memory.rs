@@ -2,7 +2,7 @@
 //! retired together.
 
 use dmtree_fabric::verb::{VerbVec, write as write_verb};
-use dmtree_fabric::{Buf, ErrorKind, GlobalAddr, NodeId, Result, Role, Step};
+use dmtree_fabric::{Buf, Error, ErrorKind, GlobalAddr, NodeId, Result, Role, Step};
 use dmtree_pool::{Grant, TableId};
 
 use crate::format::table::lines;
@@ -31,9 +31,10 @@ impl LeafMemory<'_> {
     pub(crate) async fn take(self, capacity: usize, cell: CellKind<'_>) -> Result<NewLeaf> {
         let node = &self.0.node;
         let arena = node.leaf_arena(capacity);
+        let free_cell = |table| node.pool.give_back_table(node.root.index, table);
         let grant = node.pool.alloc(&self.0.ep, arena, None).await.inspect_err(|_| {
             if let CellKind::Taken(table) = cell {
-                node.pool.give_back_table(node.root.index, table);
+                free_cell(table);
             }
         })?;
         let side = match node.o.techniques.tables {
@@ -44,13 +45,11 @@ impl LeafMemory<'_> {
                 return Ok(NewLeaf { grant, table, table_at, capacity });
             }
         };
-        let give_back = |e| {
-            node.pool.give_back(arena, grant);
-            e
-        };
-        let table = self.take_cell(capacity, side, cell).await;
-        let table = table.map_err(give_back)?;
-        let table_at = node.pool.resolve(&self.0.ep, table).await.map_err(give_back)?;
+        let free_leaf = |_: &Error| node.pool.give_back_unwritten(arena, grant);
+        let table = self.take_cell(capacity, side, cell).await.inspect_err(free_leaf)?;
+        let table_at = node.pool.resolve(&self.0.ep, table).await;
+        // Its partition may have lost its owner since.
+        let table_at = table_at.inspect_err(|_| free_cell(table)).inspect_err(free_leaf)?;
         Ok(NewLeaf { grant, table, table_at, capacity })
     }
 
@@ -72,13 +71,24 @@ impl LeafMemory<'_> {
         node.pool.alloc_table_beside(ep, index, (lines(capacity), side), silent).await
     }
 
-    /// Gives back memory that no pointer leads to.
+    /// Gives back memory that may have been written, and to which no pointer leads.
     pub(crate) fn give_back(self, s: &NewLeaf) {
-        let mut grant = s.grant;
-        if self.0.node.has(Mutant::NoNewGeneration) && grant.generation > 1 {
-            grant.generation -= 1;
+        let (pool, arena) = (&self.0.node.pool, self.0.node.leaf_arena(s.capacity));
+        match self.0.node.has(Mutant::NoNewGeneration) && s.grant.generation > 1 {
+            false => pool.give_back(arena, s.grant),
+            true => pool.give_back_unwritten(arena, s.grant),
         }
-        self.0.node.pool.give_back(self.0.node.leaf_arena(s.capacity), grant);
+        self.give_back_cell(s);
+    }
+
+    /// The same for memory that was not written: it uses up no generation.
+    pub(crate) fn give_back_unwritten(self, s: &NewLeaf) {
+        let arena = self.0.node.leaf_arena(s.capacity);
+        self.0.node.pool.give_back_unwritten(arena, s.grant);
+        self.give_back_cell(s);
+    }
+
+    fn give_back_cell(self, s: &NewLeaf) {
         if self.0.node.has_tables() {
             self.0.node.pool.give_back_table(self.0.node.root.index, s.table);
         }

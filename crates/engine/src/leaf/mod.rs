@@ -16,6 +16,8 @@ mod entry;
 mod header;
 mod images;
 mod memory;
+#[cfg(test)]
+mod memory_tests;
 mod sorted;
 mod tombstone;
 

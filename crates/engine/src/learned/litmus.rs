@@ -1,7 +1,6 @@
 //! Models that are old, torn, foreign or absent: answers are right all the same.
 
 use std::collections::BTreeMap;
-use std::pin::pin;
 
 use dmtree_check::conformance::above;
 use dmtree_check::test_cluster::TestCluster;
@@ -14,6 +13,7 @@ use crate::change::Split;
 use crate::format::block;
 use crate::lock::LeafLocks;
 use crate::router::Router;
+use crate::testing::{key, now, tree};
 use crate::{DmTree, KeyHash, Models, Mutant, Options, Techniques, Unlock};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -30,27 +30,11 @@ fn options() -> Options {
     Options { techniques, ..o }
 }
 
-fn key(n: u64) -> Vec<u8> {
-    format!("k{n:06}").into_bytes()
-}
-
 fn cluster() -> (TestCluster, Vec<DmTree>) {
     let pool = PoolOptions { compute_nodes: 2, ..PoolOptions::default() };
     let cluster = TestCluster::new(&pool, 1 << 20, options()).expect("an index");
-    let tree = |cn: usize| {
-        let node = cluster.cluster.compute_node(cn).expect("there");
-        DmTree::new(node.endpoint(4 << 20).expect("a member"), cluster.nodes[cn].typed())
-    };
-    let trees = (0..2).map(tree).collect();
+    let trees = (0..2).map(|cn| tree(&cluster, cn)).collect();
     (cluster, trees)
-}
-
-fn now<T>(
-    c: &mut DmTree,
-    f: impl AsyncFnOnce(&mut DmTree) -> Result<T, Error>,
-) -> Result<T, Error> {
-    let ep = c.client.ep.clone();
-    ep.block_on(pin!(f(c)))
 }
 
 fn load(c: &mut DmTree, keys: u64) -> Model {

@@ -2,7 +2,9 @@
 //! in this node's region go.
 //!
 //! *Sampling.* One of several accesses of a client counts a use of its leaf, in the line of the
-//! leaf's mirror. A leaf without an image becomes a candidate at every [`CANDIDATE`]th use.
+//! leaf's mirror. A leaf without an image becomes a candidate at every [`CANDIDATE`]th use. A scan
+//! has one access of each leaf that it READs: an image takes one READ from the memory node, for a
+//! leaf of a scan as for a get.
 //!
 //! *One piece of maintenance* is for one candidate: with a free cell the leaf is relocated to it;
 //! else a victim is relocated to a plain cell, and the candidate comes again. The cell of the
@@ -17,6 +19,7 @@
 //! moves there is no state but a free cell. A candidate that is forgotten comes again.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -26,13 +29,13 @@ use dmtree_parts::cache::CachedNode;
 use dmtree_parts::sync::reading;
 
 use crate::change::Relocation;
-use crate::leaf::CellKind;
+use crate::leaf::{CellKind, Images};
 use crate::lock::LeafLocks;
 use crate::router::route_of;
 use crate::{Client, Mark, Route, Unlock, is_away};
 
 /// A leaf without an image is a candidate at each multiple of so many uses.
-const CANDIDATE: u64 = 8;
+pub(super) const CANDIDATE: u64 = 8;
 /// A victim has at most one part in so many of the candidate's uses.
 const VICTIM_PART: u64 = 4;
 /// One of so many accesses is a sample, on average...
@@ -103,9 +106,29 @@ impl Admission {
 pub(crate) struct Uses<'c>(pub &'c Client);
 
 impl Uses<'_> {
+    /// A lookup that the cache has served, for a point operation.
+    #[inline]
+    pub(crate) fn looked_up(self, found: (&CachedNode, usize)) {
+        if self.0.hits.count() {
+            self.sample(found);
+        }
+    }
+
+    /// Leaves of a node that a scan READs together.
+    pub(crate) fn scanned(self, node: &CachedNode, leaves: Range<usize>) {
+        if self.0.node.admission.is_none() {
+            return;
+        }
+        for i in leaves {
+            if self.0.hits.pass() {
+                self.sample((node, i));
+            }
+        }
+    }
+
     /// An access that was chosen as a sample.
     #[cold]
-    pub(crate) fn sample(self, (node, i): (&CachedNode, usize)) {
+    fn sample(self, (node, i): (&CachedNode, usize)) {
         let c = self.0;
         let Some(admission) = &c.node.admission else { return };
         c.hits.set_period(admission.period(c.node.cache.nodes()));
@@ -168,16 +191,12 @@ impl Uses<'_> {
     async fn evict(self, capacity: usize, most: u64) -> Result<()> {
         let c = self.0;
         let Some(route) = self.victim(capacity, most) else { return Ok(()) };
-        // Without memory for it the leaf stays as it is.
         let Some(l) = LeafLocks(c).try_lock(&route).await? else { return Ok(()) };
-        match Relocation::run(c, l, (capacity, CellKind::Plain)).await? {
-            Some(l) => c.unlock(l).await,
-            None => {
-                Mark::ImageEvicted.hit();
-                c.node.admission.iter().for_each(Admission::evicted);
-                Ok(())
-            }
+        if Images(c).take(l).await? {
+            Mark::ImageEvicted.hit();
+            c.node.admission.iter().for_each(Admission::evicted);
         }
+        Ok(())
     }
 
     /// The next leaf of a capacity that the hand meets with an image of this node and at most so

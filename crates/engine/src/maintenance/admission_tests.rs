@@ -2,51 +2,42 @@
 //! other nodes never read what an eviction has left.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::pin::pin;
 
 use dmtree_check::test_cluster::TestCluster;
-use dmtree_fabric::{Error, NodeId};
-use dmtree_parts::{Fill, RangeIndex, Work, Write};
+use dmtree_fabric::NodeId;
+use dmtree_parts::{Fill, Page, RangeIndex, ScanRequest, Work, Write};
 use dmtree_pool::PoolOptions;
 
 use crate::router::{Router, route_of};
+use crate::testing::{key, now, tree};
 use crate::{DmTree, Mutant, Options, Route, Techniques};
 
 /// Cells with images on each node.
-const CELLS: u64 = 4;
-const CACHE_BYTES: u64 = 1 << 20;
+pub(super) const CELLS: u64 = 4;
+pub(super) const CACHE_BYTES: u64 = 1 << 20;
 /// More leaves than cells.
-const KEYS: u64 = 1_000;
+pub(super) const KEYS: u64 = 1_000;
 
 /// Options with room for so many images on each node.
-fn options() -> Options {
+pub(super) fn options() -> Options {
     let techniques = Techniques { adaptive_capacity: false, ..Techniques::default() };
     let o = Options { fanout: 8, techniques, ..Options::default() };
     let bytes = CELLS * o.cell_bytes().expect("leaves have images");
     Options { images: bytes as f64 / CACHE_BYTES as f64, ..o }
 }
 
-fn key(n: u64) -> Vec<u8> {
-    format!("k{n:06}").into_bytes()
-}
-
-fn now<T>(
-    c: &mut DmTree,
-    f: impl AsyncFnOnce(&mut DmTree) -> Result<T, Error>,
-) -> Result<T, Error> {
-    let ep = c.client.ep.clone();
-    ep.block_on(pin!(f(c)))
+/// Two nodes, and an index without keys.
+pub(super) fn cluster() -> TestCluster {
+    let pool = PoolOptions { compute_nodes: 2, ..PoolOptions::default() };
+    TestCluster::new(&pool, CACHE_BYTES, options()).expect("an index")
 }
 
 /// Clients of two nodes, with more leaves than images.
-fn clients() -> (TestCluster, [DmTree; 2]) {
-    let pool = PoolOptions { compute_nodes: 2, ..PoolOptions::default() };
-    let cluster = TestCluster::new(&pool, CACHE_BYTES, options()).expect("an index");
-    let tree = |cn: usize| {
-        let node = cluster.cluster.compute_node(cn).expect("there");
-        DmTree::new(node.endpoint(4 << 20).expect("a member"), cluster.nodes[cn].typed())
-    };
-    let mut trees = [0, 1].map(tree);
+pub(super) fn clients() -> (TestCluster, [DmTree; 2]) {
+    let cluster = cluster();
+    let mut trees = [0, 1].map(|cn| tree(&cluster, cn));
     let mut pairs = (0..KEYS).map(|n| (key(n), b"old".to_vec()));
     let c = &mut trees[0];
     now(c, async |c| c.load(&mut pairs, true, Fill::Even(0.7)).await).expect("room");
@@ -56,20 +47,20 @@ fn clients() -> (TestCluster, [DmTree; 2]) {
     (cluster, trees)
 }
 
-fn get(c: &mut DmTree, n: u64) -> Option<Vec<u8>> {
+pub(super) fn get(c: &mut DmTree, n: u64) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     let found = now(c, async |c| c.get(&key(n), &mut out).await).expect("works");
     found.then_some(out)
 }
 
 /// Everything that is due, the limbo list included.
-fn maintain(c: &mut DmTree) {
+pub(super) fn maintain(c: &mut DmTree) {
     while now(c, async |c| c.maintain().await).expect("works") == Work::Some {}
     let (ep, pool) = (c.client.ep.clone(), c.client.node.pool.clone());
     ep.block_on(pin!(pool.reclaimer().reclaim(&ep))).expect("works");
 }
 
-fn route(c: &mut DmTree, n: u64) -> Route {
+pub(super) fn route(c: &mut DmTree, n: u64) -> Route {
     now(c, async |c| {
         let node = Router(&c.client).descend_to(&key(n), 1).await?.expect("a bottom level");
         Ok(route_of(&node.record(node.keys().floor(&key(n)).expect("covers it"))))
@@ -77,19 +68,19 @@ fn route(c: &mut DmTree, n: u64) -> Route {
     .expect("works")
 }
 
-fn owner(c: &DmTree, route: &Route) -> Option<NodeId> {
+pub(super) fn owner(c: &DmTree, route: &Route) -> Option<NodeId> {
     c.client.node.pool.resolve_cached(route.table).map(|at| at.node())
 }
 
 /// Leaves with images, as this client's node knows them.
-fn imaged(c: &mut DmTree) -> Vec<(u64, Route)> {
+pub(super) fn imaged(c: &mut DmTree) -> Vec<(u64, Route)> {
     let mut seen = BTreeSet::new();
     let all = (0..KEYS).map(|n| (n, route(c, n))).collect::<Vec<_>>();
     all.into_iter().filter(|(_, r)| r.is_imaged() && seen.insert(r.leaf.bits())).collect()
 }
 
 /// Keys of leaves without an image, far from each other.
-fn plain(c: &mut DmTree, count: usize) -> Vec<u64> {
+pub(super) fn plain(c: &mut DmTree, count: usize) -> Vec<u64> {
     let keys = (0..KEYS).step_by(40).filter(|n| !route(c, *n).is_imaged());
     keys.take(count).collect()
 }
@@ -118,6 +109,35 @@ fn images_follow_use_within_their_room() {
     (0..KEYS).for_each(|n| assert_eq!(get(&mut b, n).as_deref(), Some(&b"old"[..])));
     let shape = now(&mut b, async |b| b.walk().await).expect("sound");
     assert_eq!(shape.keys, KEYS);
+}
+
+/// A load of scans alone gets images of the leaves that it READs, upwards and downwards.
+#[test]
+fn images_follow_scans() {
+    for reverse in [false, true] {
+        let (_cluster, [mut a, _b]) = clients();
+        let hot = plain(&mut a, CELLS as usize);
+        let mut page = Page::new();
+        for _ in 0..30 {
+            for n in hot.iter().cycle().take(16 * hot.len()) {
+                // Of one leaf alone: more leaves than cells would keep each other out.
+                let (low, high) = (key(*n), key(n + 1));
+                let r = ScanRequest {
+                    low: Bound::Included(&low),
+                    high: Bound::Excluded(&high),
+                    limit: 4,
+                    reverse,
+                };
+                assert!(now(&mut a, async |a| a.scan(&r, &mut page).await).is_ok());
+            }
+            maintain(&mut a);
+        }
+        let me = a.client.ep.node();
+        for n in &hot {
+            let r = route(&mut a, *n);
+            assert!(r.is_imaged() && owner(&a, &r) == Some(me), "reverse {reverse}, {n}: {r:?}");
+        }
+    }
 }
 
 /// Leaves that are used alike keep what they have; one gets the image that the leaf of the empty

@@ -8,8 +8,9 @@
 //!    recover an abandoned lock, inspect a leaf again, continue a sweep, a piece of the garbage
 //!    collection;
 //! 3. build tables that readers have found unbuilt;
-//! 4. reclaim: move objects from the limbo list to the free lists;
-//! 5. give an image to a leaf that is used much, or take one from a leaf that is not.
+//! 4. take images that are beyond a room that has become smaller;
+//! 5. reclaim: move objects from the limbo list to the free lists;
+//! 6. give an image to a leaf that is used much, or take one from a leaf that is not.
 //!
 //! A chore is one operation with a pin of its own. It is idempotent and checks its premises anew,
 //! since any client may have done the work meanwhile. Chores that the next operation on the same
@@ -33,10 +34,14 @@ mod admission;
 mod admission_tests;
 mod gc;
 mod mark;
+mod shrink;
+#[cfg(test)]
+mod shrink_tests;
 mod sweep;
 
 pub(crate) use admission::{Admission, Uses};
 pub(crate) use gc::{Collection, GcRun};
+pub(crate) use shrink::{CacheBudget, Shrink};
 pub(crate) use sweep::Sweep;
 
 use dmtree_fabric::{OpKind, OpOutcome, Result};
@@ -67,7 +72,11 @@ pub(crate) async fn maintain(c: &Client) -> Result<Work> {
     if c.node.is_build_due() {
         return build_some(c).await;
     }
-    if c.node.is_admission_due() && !c.node.pool.reclaimer().reclaim_due() {
+    if c.node.budget.is_due() {
+        if Shrink(c).piece().await? == Work::Some {
+            return Ok(Work::Some);
+        }
+    } else if c.node.is_admission_due() && !c.node.pool.reclaimer().reclaim_due() {
         return Uses(c).admit_one().await;
     }
     reclaim_when_due(&c.ep, &c.node.pool).await

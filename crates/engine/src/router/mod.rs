@@ -103,10 +103,8 @@ impl<'c> Router<'c> {
         self.0.ep.stage_cost(Stage::CacheLookup, 1);
         let found = self.0.node.cache.find(1, key, r);
         self.0.ep.stage_cost(Stage::FingerprintScan, 1);
-        if let Some((node, i)) = found
-            && self.0.hits.count()
-        {
-            Uses(self.0).sample((node, i));
+        if let Some(found) = found {
+            Uses(self.0).looked_up(found);
         }
         found
     }
@@ -122,9 +120,7 @@ impl<'c> Router<'c> {
         let r = reading();
         self.0.node.cache.lookup_many(1, keys, &r, |i, found| {
             if let Some((node, child)) = found {
-                if self.0.hits.count() {
-                    Uses(self.0).sample((node, child));
-                }
+                Uses(self.0).looked_up((node, child));
                 f(i, self.route_with_slots(node, child, hashes[i].fingerprint()));
             }
         });

@@ -42,6 +42,7 @@ use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 
 use crate::leaf::{Blocks, Leaves};
 use crate::learned::{ModelSearch, NodeModels};
+use crate::maintenance::Uses;
 use crate::point::Reads;
 use crate::router::{Router, route_of};
 use crate::{Client, KeyHash, Mark, Route, reached};
@@ -151,6 +152,7 @@ impl<'a> Scan<'a> {
         let first = node.keys().floor(cursor).unwrap_or(0);
         let left = (r.limit - self.page.len(), c.node.places);
         let mut group = LeafGroup::of(&node, first, left, r);
+        Uses(c).scanned(&node, first..first + group.len());
         Ok((LeafReader(c).read_group(&mut group).await?, false))
     }
 
@@ -196,6 +198,7 @@ impl<'a> Scan<'a> {
             let found = match node.keys().below(cursor.as_deref()) {
                 Some(i) => {
                     let (key, route) = (node.keys().get(i), route_of(&node.record(i)));
+                    Uses(c).scanned(&node, i..i + 1);
                     self.read_below(key, &route, cursor.as_deref()).await?
                 }
                 None => None,

@@ -84,6 +84,11 @@ impl<'n> LeafGroup<'n> {
         Self { node: Some(node), first, leaves }
     }
 
+    /// How many leaves.
+    pub fn len(&self) -> usize {
+        self.leaves.len()
+    }
+
     /// Those that models predict.
     pub fn predicted(routes: Vec<Route>) -> Self {
         let leaves = routes.into_iter().map(Wanted::whole).collect();

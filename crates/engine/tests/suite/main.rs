@@ -10,5 +10,6 @@ mod dropped_leader;
 mod durable;
 mod fair;
 mod fair_sim;
+mod shrink;
 mod sim;
 mod tables;
