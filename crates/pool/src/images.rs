@@ -73,7 +73,9 @@ impl PoolNode {
     /// here for later leaves.
     pub async fn recall_images(&self, ep: &Endpoint, index: u32, lines: u8) {
         // Without an answer they are still there, or lost until a garbage collection.
-        let _ = self.take_left_cells(ep, index, lines).await;
-        while self.has_image_excess(index) && self.borrow(ep, Wanted::Cells(index, lines)).await {}
+        let _ = self.supply().take_left_cells(ep, index, lines).await;
+        while self.has_image_excess(index)
+            && self.supply().borrow(ep, Wanted::Cells(index, lines)).await
+        {}
     }
 }

@@ -46,14 +46,17 @@ fn a_cell_without_an_owner_is_given_back() {
     let mut c = tree(&cluster, 1);
     let mut first_client = tree(&cluster, 0);
     let step = |c: &mut DmTree| {
-        now(c, async |c| c.client.node.pool.membership_step(&c.client.ep).await.map(drop))
+        now(c, async |c| {
+            c.client.node.pool.membership().membership_step(&c.client.ep).await.map(drop)
+        })
     };
     step(&mut first_client).expect("joined");
     step(&mut c).expect("joined");
     let cell = cell_at_first(&mut c);
     let first = nodes[0].member();
     // It does not hand its tables over.
-    now(&mut first_client, async |c| nodes[0].leave(&c.client.ep).await).expect("a member");
+    now(&mut first_client, async |c| nodes[0].membership().leave(&c.client.ep).await)
+        .expect("a member");
     while nodes[1].resolve_cached(cell).is_some() {
         step(&mut c).expect("a member");
     }
@@ -61,7 +64,7 @@ fn a_cell_without_an_owner_is_given_back() {
         LeafMemory(&c.client).take(CAPACITY, CellKind::Taken(cell)).await.map(drop)
     });
     assert_eq!(taken.expect_err("no owner").kind(), ErrorKind::Unreachable);
-    while nodes[1].phase(first.node, first.incarnation) != Some(MemberPhase::Gone) {
+    while nodes[1].membership().phase(first.node, first.incarnation) != Some(MemberPhase::Gone) {
         step(&mut c).expect("a member");
     }
     let index = c.client.node.root.index;

@@ -155,7 +155,7 @@ impl Shrink<'_> {
             return Ok(Work::None);
         }
         if self.excess() == 0 {
-            c.node.pool.press_reclaim();
+            c.node.pool.reclaimer().press_reclaim();
             return Ok(Work::None);
         }
         let Some(at) = c.node.budget.next_piece() else { return Ok(Work::None) };
@@ -249,7 +249,7 @@ impl Shrink<'_> {
         while node.budget.is_due() {
             node.budget.wake();
             while maintain(self.0).await? == Work::Some {}
-            reached(node.pool.reclaim(ep).await)?;
+            reached(node.pool.reclaimer().reclaim(ep).await)?;
             let bytes = node.pool.image_bytes(node.root.index);
             if bytes < least {
                 (least, until) = (bytes, ep.now().saturating_add(timeout_ns));

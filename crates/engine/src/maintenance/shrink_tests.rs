@@ -139,7 +139,7 @@ fn maintenance_keeps_a_smaller_budget_of_an_opening() {
     for _ in 0..100 {
         while now(&mut c, async |c| c.maintain().await).expect("works") == Work::Some {}
         let (ep, pool) = (c.client.ep.clone(), c.client.node.pool.clone());
-        ep.block_on(pin!(pool.reclaim(&ep))).expect("works");
+        ep.block_on(pin!(pool.reclaimer().reclaim(&ep))).expect("works");
     }
     assert_eq!(stats(&c).image_bytes, CELLS / 2 * cell());
     holds(&c, CACHE_BYTES / 2);
