@@ -163,13 +163,8 @@ impl<'a> DirectList<'a> {
     /// READs bytes into a buffer of the slab.
     pub(crate) fn read(&mut self, at: GlobalAddr, len: u32) -> Result<Buf> {
         let mut buf = self.slab.alloc(len);
-        self.read_into(at, &mut buf)?;
+        self.next(Opcode::Read, at, buf.len())?.read(at, &mut buf)?;
         Ok(buf)
-    }
-
-    /// READs bytes into memory of the caller.
-    pub(crate) fn read_into(&mut self, at: GlobalAddr, out: &mut [u8]) -> Result<()> {
-        self.next(Opcode::Read, at, out.len())?.read(at, out)
     }
 
     /// WRITEs a whole buffer.

@@ -29,7 +29,7 @@ use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::core::{Core, DetachedHook, Hooked, WaitReason};
 use crate::counters::{Counters, Divided, OpCounts, Snapshot};
-use crate::direct::{DirectList, DirectMemory, OwnMemory};
+use crate::direct::{DirectList, OwnMemory};
 use crate::direct_op::DirectOp;
 use crate::error::{Error, Result};
 use crate::local::LocalTransport;
@@ -41,8 +41,6 @@ use crate::trace::report_slow;
 use crate::transport::{Nanos, Ticket, Transport};
 use crate::verb::{self, Collector, List, Ordered, Stager};
 
-/// Longest READ of [`Endpoint::read_all_now`], bytes.
-pub const DIRECT_BYTES: usize = 128;
 /// Default time that an operation may wait for other clients: 10 s.
 pub const DEFAULT_TIMEOUT_NS: Nanos = 10_000_000_000;
 
@@ -193,31 +191,6 @@ impl Endpoint {
     /// of the thread runs only where an operation waits for it.
     pub fn is_direct(&self) -> bool {
         self.0.direct.is_some()
-    }
-
-    /// READs of memory of this process as one list, without a wait and without buffers of the slab.
-    /// All are on their way before the first is used. The validator gets the number of each, and
-    /// copies the accepted parts out. `None` where READs are posted, and for one of more than
-    /// [`DIRECT_BYTES`].
-    pub fn read_all_now(
-        &self,
-        reads: &[(GlobalAddr, u32)],
-        mut validator: impl FnMut(usize, &[u8]),
-    ) -> Option<Result<()>> {
-        let memory = self.0.direct.as_deref()?;
-        if reads.is_empty() || reads.iter().any(|(_, len)| *len as usize > DIRECT_BYTES) {
-            return None;
-        }
-        reads.iter().for_each(|(at, len)| memory.prefetch(*at, *len));
-        Some(self.directly((memory, false, false), |d| {
-            let mut bytes = [0; DIRECT_BYTES];
-            for (i, (at, len)) in reads.iter().enumerate() {
-                let bytes = &mut bytes[..*len as usize];
-                d.read_into(*at, bytes)?;
-                validator(i, bytes);
-            }
-            Ok(())
-        }))
     }
 
     /// READ of memory that may have been freed ([`verb::read_unvalidated`]): one round trip.

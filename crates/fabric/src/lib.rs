@@ -71,7 +71,7 @@ pub use crate::counters::{
 };
 pub use crate::direct::OwnMemory;
 pub use crate::direct_op::{DirectOp, DirectVerbs};
-pub use crate::endpoint::{DEFAULT_TIMEOUT_NS, DIRECT_BYTES, Endpoint, OpScope, Post};
+pub use crate::endpoint::{DEFAULT_TIMEOUT_NS, Endpoint, OpScope, Post};
 pub use crate::error::{Effect, Error, ErrorKind, Failure, Result};
 pub use crate::exec::{Fifo, Policy, SeededRandom, Unfair, Worker};
 pub use crate::jobs::{JobNumber, MAX_JOBS, MAX_RESULT_BYTES};

@@ -3,17 +3,27 @@
 //! `get.rs`. Every other key runs alone.
 
 use dmtree_fabric::verb::VerbVec;
-use dmtree_fabric::{OpKind, OpOutcome, Result, Step};
+use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result, Step};
 use dmtree_parts::{Values, check_key};
 
 use crate::format::Place;
 use crate::leaf::{Entries, Images, Looked, image_at};
-use crate::point::Reads;
+use crate::point::{MAX_ENTRY, Reads};
 use crate::router::Router;
 use crate::{Client, KeyHash, is_away};
 
 /// Keys of one batch of READs.
 const READ_TOGETHER: usize = 64;
+
+/// The first slot that the mirror of a key names.
+struct FirstSlot {
+    /// Number of the key.
+    key: usize,
+    place: Place,
+    generation: u16,
+    /// Where it is READ.
+    at: GlobalAddr,
+}
 
 /// The first candidate of a key.
 enum First {
@@ -63,8 +73,8 @@ async fn first_candidates(
     out: &mut Values,
 ) -> Result<Vec<Option<First>>> {
     let g = &c.node.g;
-    let (mut reads, mut places) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
-    Router(c).cached_routes(keys, hashes, |i, (route, candidates)| {
+    let mut firsts = Vec::with_capacity(keys.len());
+    Router(c).cached_routes(keys, hashes, |key, (route, candidates)| {
         if let Some(slot) = candidates.and_then(|mut slots| slots.next()) {
             let leaf = match route.is_imaged() {
                 false => Some(route.leaf),
@@ -74,14 +84,14 @@ async fn first_candidates(
                 }
             };
             let Some(leaf) = leaf else { return };
-            reads.push((leaf.plus(g.slot_at(slot) as u64), g.entry() as u32));
-            places.push((i, Place { leaf: route.leaf, slot }, route.generation));
+            let (place, at) = (Place { leaf: route.leaf, slot }, leaf.plus(g.slot_at(slot) as u64));
+            firsts.push(FirstSlot { key, place, generation: route.generation, at });
         }
     });
     let mut seen: Vec<Option<First>> = keys.iter().map(|_| None).collect();
     let mut value = Vec::new();
-    let mut look = |read: usize, bytes: &[u8]| {
-        let (i, place, generation) = places[read];
+    let mut look = |first: &FirstSlot, bytes: &[u8]| {
+        let FirstSlot { key: i, place, generation, .. } = *first;
         let looked = Entries(c).look(place, bytes, (keys[i], hashes[i]), &mut value);
         seen[i] = Some(match looked.probe() {
             Some(probe) if probe.is_hit_of(generation) => {
@@ -92,24 +102,47 @@ async fn first_candidates(
         });
     };
     c.ep.step(Step::Entry);
-    match c.ep.read_all_now(&reads, &mut look) {
-        Some(read) => read?,
-        None if reads.is_empty() => {}
-        None => {
-            let mut batch = VerbVec::new();
-            reads.iter().for_each(|(at, len)| _ = batch.read(*at, *len));
-            let mut results = match c.ep.batch(batch).await {
-                // An owner: its keys, and the others, go alone.
-                Err(e) if is_away(&e) && c.node.has_images() => return Ok(Vec::new()),
-                results => results?,
-            };
-            for read in 0..reads.len() {
-                results.take_sampled(read).extract(|bytes| look(read, bytes));
-            }
+    if !firsts.is_empty() && read_direct(c, &firsts, &mut look).is_none() {
+        let mut batch = VerbVec::new();
+        firsts.iter().for_each(|first| _ = batch.read(first.at, g.entry() as u32));
+        let mut results = match c.ep.batch(batch).await {
+            // An owner: its keys, and the others, go alone.
+            Err(e) if is_away(&e) && c.node.has_images() => return Ok(Vec::new()),
+            results => results?,
+        };
+        for (read, first) in firsts.iter().enumerate() {
+            results.take_sampled(read).extract(|bytes| look(first, bytes));
         }
     }
     if c.node.has_images() {
         Images(c).vouch()?;
     }
     Ok(seen)
+}
+
+/// READs slots of one memory node on memory of this process, as one list; `None` when they have to
+/// be posted.
+fn read_direct(
+    c: &Client,
+    firsts: &[FirstSlot],
+    mut look: impl FnMut(&FirstSlot, &[u8]),
+) -> Option<()> {
+    let node = firsts[0].at.node();
+    if firsts.iter().any(|first| first.at.node() != node) {
+        return None;
+    }
+    let mut op = c.begin_direct(OpKind::GetMany)?;
+    firsts.iter().for_each(|first| op.prefetch(first.at, c.entry));
+    op.list();
+    let read = op.list_at(node, |verbs| {
+        let mut entry = [0; MAX_ENTRY];
+        let entry = &mut entry[..c.entry];
+        for first in firsts {
+            verbs.read(first.at, entry)?;
+            look(first, entry);
+        }
+        Ok(())
+    });
+    op.end(OpOutcome::Other);
+    read.ok()
 }

@@ -32,6 +32,7 @@ fn key(n: u64) -> Vec<u8> {
 enum Answer {
     Wrote(Outcome),
     Read(Option<Vec<u8>>),
+    ReadMany(Vec<Option<Vec<u8>>>),
 }
 
 /// The answers and the costs of one client's operations of all kinds.
@@ -50,6 +51,15 @@ fn run(is_posted: bool, o: &Options) -> (Vec<Answer>, Snapshot) {
             4 => Write::Delete,
             5 => Write::CompareAndSet { expected: &[1; 8], new: Some(&value) },
             6 if rng.below(4) == 0 => Write::CompareAndSet { expected: &[0; 8], new: None },
+            _ if rng.below(4) == 0 => {
+                let keys: Vec<_> =
+                    (0..1 + rng.below(9)).map(|_| self::key(rng.below(KEYS))).collect();
+                let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+                let found = c.get_many(&keys).expect("works");
+                let found = (0..keys.len()).map(|i| found.get(i).map(<[u8]>::to_vec));
+                answers.push(Answer::ReadMany(found.collect()));
+                continue;
+            }
             _ => {
                 answers.push(Answer::Read(c.get(&key).expect("works")));
                 continue;

@@ -53,34 +53,21 @@ fn direct_lists_count_as_posted_ones() {
 fn a_validator_that_panics_ends_its_list() {
     let f = fabric(Knobs::default());
     let ep = &endpoint(&f, CN);
-    let panics = || ep.read_all_now(&[(at(64), 8)], |_, _| panic!("a validator"));
-    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
-    ep.read_all_now(&[(at(64), 8)], |_, _| ()).expect("direct").expect("works");
+    let mut word = [0; 8];
+    let panics = || {
+        let mut op = ep.begin_direct(OpKind::Get).expect("direct");
+        op.list_at(MN, |verbs| {
+            verbs.read(at(64), &mut word)?;
+            panic!("a validator")
+        })
+    };
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics));
+    assert!(caught.map(|done: Result<(), _>| done.is_ok()).is_err());
+    let mut op = ep.begin_direct(OpKind::Get).expect("direct");
+    op.read(at(64), &mut word).expect("works");
+    op.end(OpOutcome::Hit);
+    drop(op);
     f.revoke(MN, CN, 1).expect("returns");
-}
-
-#[test]
-fn reads_without_a_wait() {
-    let f = fabric(Knobs::default());
-    let ep = &endpoint(&f, CN);
-    let words = [at(64), at(1 << 10), GlobalAddr::new(NodeId::memory(1), 128)];
-    for (i, word) in words.iter().enumerate() {
-        on(ep, ep.write_word(*word, i as u64 + 1)).expect("works");
-    }
-    let before = ep.snapshot().loose;
-    let reads = words.map(|at| (at, 8));
-    let mut seen = Vec::new();
-    let read = ep.read_all_now(&reads, |i, bytes| seen.push((i, bytes[0])));
-    read.expect("direct").expect("works");
-    assert_eq!(seen, [(0, 1), (1, 2), (2, 3)]);
-    let after = ep.snapshot().loose;
-    assert_eq!((after.round_trips - before.round_trips, after.mn.read - before.mn.read), (1, 3));
-    assert_eq!(after.doorbells - before.doorbells, 2, "one for each node of a list");
-    let read = |at, len| ep.read_all_now(&[(at, len)], |_, _| ());
-    fails(read(at(1 << 16), 8).expect("direct"), ErrorKind::Corrupt, "outside");
-    assert!(read(at(64), 1 << 10).is_none(), "too long");
-    let posted = fabric(Knobs { suspend_one_in: 1, seed: 5 });
-    assert!(endpoint(&posted, CN).read_all_now(&reads, |_, _| ()).is_none(), "posted");
 }
 
 /// An operation that executes on the calling thread has the costs of a posted one, whether alike
