@@ -46,15 +46,28 @@ pub fn head(key: &[u8], skip: usize) -> u64 {
     if let Some(head) = rest.first_chunk() {
         return u64::from_be_bytes(*head);
     }
-    // A call to copy a few bytes takes longer than they do.
-    rest.iter().rev().fold(0, |word, byte| word >> 8 | u64::from(*byte) << 56)
+    match key.last_chunk() {
+        // The last 8 bytes, without those in front of the rest.
+        Some(last) if !rest.is_empty() => u64::from_be_bytes(*last) << (64 - 8 * rest.len()),
+        // A call to copy a few bytes takes longer than they do.
+        _ => rest.iter().rev().fold(0, |word, byte| word >> 8 | u64::from(*byte) << 56),
+    }
 }
 
 /// Lines that are prefetched: those of a usual node.
 const PREFETCHED: usize = 4;
 /// Bytes of the prefix that two keys share.
 pub fn common(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(x, y)| x == y).count()
+    let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0);
+    let mut same = 0;
+    for (x, y) in words {
+        let differ = u64::from_le_bytes(*x) ^ u64::from_le_bytes(*y);
+        if differ != 0 {
+            return same + differ.trailing_zeros() as usize / 8;
+        }
+        same += 8;
+    }
+    same + a[same..].iter().zip(&b[same..]).take_while(|(x, y)| x == y).count()
 }
 
 impl KeyArray {
@@ -274,6 +287,15 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn heads_and_shared_bytes_are_those_byte_by_byte(key in word(), other in word(), skip in 0usize..24) {
+            let mut padded = key.get(skip..).unwrap_or(&[]).to_vec();
+            padded.resize(padded.len().max(8), 0);
+            prop_assert_eq!(head(&key, skip).to_be_bytes().to_vec(), padded[..8].to_vec());
+            let shared = key.iter().zip(&other).take_while(|(x, y)| x == y).count();
+            prop_assert_eq!(common(&key, &other), shared);
+        }
+
         #[test]
         fn agrees_with_a_sorted_set(set in proptest::collection::btree_set(word(), 0..40), probe in word()) {
             let set: BTreeSet<Vec<u8>> = set;

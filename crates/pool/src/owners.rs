@@ -489,8 +489,8 @@ impl Choice {
 /// index opens more of them, so that they can move to several owners, as long as it has few of what
 /// is left. The last free one of an owner is for all indexes that come later.
 fn choose(partitions: &[Partition], (index, lines): CellSize, tried: &[u16]) -> Choice {
-    let all = || partitions.iter().filter(|p| !tried.contains(&p.number));
-    let of = |owner: u32| all().filter(move |p| p.index == owner);
+    let is_left = |p: &&Partition| !tried.contains(&p.number);
+    let of = |owner: u32| partitions.iter().filter(move |p| p.index == owner && is_left(p));
     let smallest =
         |owner: u32| of(owner).filter(|p| p.grown() < SEGMENTS).min_by_key(|p| p.grown());
     if let Some(p) = of(index).find(|p| p.has(lines)) {
@@ -508,6 +508,7 @@ fn choose(partitions: &[Partition], (index, lines): CellSize, tried: &[u16]) -> 
         return Choice::Has(p.number);
     }
     let last = of(NO_INDEX).next().or_else(|| smallest(ANY_INDEX));
+    let all = || partitions.iter().filter(is_left);
     let last = last.or_else(|| all().filter(|p| p.grown() < SEGMENTS).min_by_key(|p| p.grown()));
     last.map_or(Choice::None, |p| Choice::Opens(p.number))
 }

@@ -135,9 +135,11 @@ impl Halves {
         let fence = Blocks(c).area(&plan.separator, later).await?;
         let hi = Blocks(c).fence(leaf.header(c).hi).await?;
         c.ep.stage_cost(Stage::NodeImage, 2 * leaf.capacity as u32);
-        let old = NodeHeader::of(&c.node.g, leaf.addr, &leaf.bytes);
-        let (ver, table) = (new.ver(), new.table);
-        let header = NodeHeader { ver, table, lo: fence.clone(), ..old.clone() };
+        let mut header = NodeHeader::of(&c.node.g, leaf.addr, &leaf.bytes);
+        let (old_ver, old_table) = (header.ver, header.table);
+        let old_lo = std::mem::replace(&mut header.lo, fence);
+        let ver = new.ver();
+        (header.ver, header.table) = (ver, new.table);
         let fence_of_upper = fence_tag(hi.as_deref());
         let mut upper = LeafImage::new(c, new, (&header, fence_of_upper)).await?;
         let mut upper_table = Table::new(new.grant.addr, ver, fence_of_upper, new.capacity);
@@ -147,8 +149,10 @@ impl Halves {
             upper_table.set(to, l.table.fps()[*from]);
         }
         upper.stamp(new.capacity);
-        let ver = old.ver.bumped();
-        let header = NodeHeader { ver, hi: fence, next: new.grant.addr, ..old };
+        // The lower half ends where the upper one begins.
+        let ver = old_ver.bumped();
+        (header.ver, header.table, header.next) = (ver, old_table, new.grant.addr);
+        header.hi = std::mem::replace(&mut header.lo, old_lo);
         let fence_of_lower = fence_tag(Some(&plan.separator));
         let mut lower = LeafImage::of(c, leaf, (&header, fence_of_lower)).await?;
         let mut lower_table = l.table.clone();
@@ -249,15 +253,16 @@ impl<'c> Split<'c> {
             c.op.give_up(l.tag);
             return Ok(None);
         }
-        let (mut l, (split, lower)) = c.under(l, prepared).await?;
+        // Matched in place: a future that passes both on would copy them.
+        let (split, lower) = match prepared {
+            Ok(prepared) => prepared,
+            Err(e) => return c.fail(l, e).await,
+        };
         let has_pair = split.has_pair;
-        if has_pair {
-            let appended = Journaled(c).append(&[effect(pair.0, Some(pair.2))]).await;
-            if appended.is_err() {
-                LeafMemory(c).give_back(&split.new);
-                Images(c).reopen(&l, &split.leaf).await?;
-            }
-            (l, ()) = c.under(l, appended).await?;
+        if has_pair && let Err(e) = Journaled(c).append(&[effect(pair.0, Some(pair.2))]).await {
+            LeafMemory(c).give_back(&split.new);
+            Images(c).reopen(&l, &split.leaf).await?;
+            return c.fail(l, e).await;
         }
         // From here on an error leaves the lock held: the fabric failed, not the allocation, and
         // the pair may be there.
