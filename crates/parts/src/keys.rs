@@ -291,7 +291,7 @@ mod tests {
         fn heads_and_shared_bytes_are_those_byte_by_byte(key in word(), other in word(), skip in 0usize..24) {
             let mut padded = key.get(skip..).unwrap_or(&[]).to_vec();
             padded.resize(padded.len().max(8), 0);
-            prop_assert_eq!(head(&key, skip).to_be_bytes().as_slice(), &padded[..8]);
+            prop_assert_eq!(head(&key, skip).to_be_bytes().to_vec(), padded[..8].to_vec());
             let shared = key.iter().zip(&other).take_while(|(x, y)| x == y).count();
             prop_assert_eq!(common(&key, &other), shared);
         }

@@ -40,62 +40,64 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
     /// The node of an accepted image. Keys that are in blocks are READ.
     pub async fn of(c: &Client, bytes: B) -> Result<Self> {
         let g = c.node.g;
-        let (order, lens) = (KeyOrder::new(0, 0), vec![LONG; g.fanout]);
+        let (order, lens) = (KeyOrder::new(0, 0), Vec::new());
         let mut node = Self { g, bytes, order, lens, long: Vec::new() };
-        node.find_lens();
+        let mut order = node.inline_keys();
         for n in 0..node.long.len() {
-            let key = inner::key_of(&g, raw(&g, &node.bytes, node.long[n].0));
+            let (i, _) = node.long[n];
+            let key = inner::key_of(&g, raw(&g, &node.bytes, i));
             let key = Blocks(c).fence(key.unwrap_or(Stored::Infinite)).await?;
-            node.long[n].1 = key.unwrap_or_default();
+            let key = key.unwrap_or_default();
+            order = order.filter(|_| key.starts_with(node.prefix()));
+            order.iter_mut().for_each(|order| order.push(&key, i));
+            node.long[n].1 = key;
         }
-        node.sort();
+        let mut order = order.unwrap_or_else(|| node.any_keys());
+        order.sort(|i| node.key_at(i));
+        node.order = order;
         Ok(node)
     }
 
-    /// Which places have records, and how long their keys are.
-    fn find_lens(&mut self) {
+    /// What the fences share, and so the keys between them.
+    fn prefix(&self) -> &[u8] {
+        let header = unchecked_header(&self.g, &self.bytes).expect("accepted");
+        match (header.lo, header.hi) {
+            (Stored::Inline(lo), Stored::Inline(hi)) => &lo[..common(lo, hi)],
+            _ => &[],
+        }
+    }
+
+    /// The keys that are in the image, to be sorted behind the prefix; their lengths, and the
+    /// places of the other keys, are noted. A node that is read in the middle of a change, or is
+    /// corrupt, may have keys outside of its fences: `None` when one does not have the prefix.
+    fn inline_keys(&mut self) -> Option<KeyOrder> {
+        let prefix = self.prefix();
+        let mut order = KeyOrder::new(prefix.len(), self.g.fanout + 1);
+        let (mut lens, mut long, mut have_prefix) = (vec![FREE; self.g.fanout], Vec::new(), true);
         let records = &self.bytes[self.g.record_at(0)..self.g.inner_image()];
         for (i, raw) in records.chunks_exact(self.g.record()).enumerate() {
             if inner::is_free(raw) {
-                self.lens[i] = FREE;
                 continue;
             }
-            match inner::key_of(&self.g, raw) {
-                Some(Stored::Inline(key)) => self.lens[i] = key.len() as u16,
-                _ => self.long.push((i, Vec::new())),
+            if let Some(Stored::Inline(key)) = inner::key_of(&self.g, raw) {
+                lens[i] = key.len() as u16;
+                have_prefix &= key.starts_with(prefix);
+                order.push(key, i);
+            } else {
+                lens[i] = LONG;
+                long.push((i, Vec::new()));
             }
         }
+        (self.lens, self.long) = (lens, long);
+        have_prefix.then_some(order)
     }
 
-    /// Sorts the records behind the prefix of the fences. A node that is read in the middle of a
-    /// change, or is corrupt, may have keys outside of its fences: then none is shared.
-    fn sort(&mut self) {
-        let header = unchecked_header(&self.g, &self.bytes).expect("accepted");
-        let prefix = match (header.lo, header.hi) {
-            (Stored::Inline(lo), Stored::Inline(hi)) => &lo[..common(lo, hi)],
-            _ => &[],
-        };
-        let order = match self.order_behind(prefix) {
-            None => self.order_behind(&[]),
-            order => order,
-        };
-        let mut order = order.expect("all keys begin with nothing");
-        order.sort(|i| self.key_at(i));
-        self.order = order;
-    }
-
-    /// The records, to be sorted behind a prefix; `None` when a key does not have it.
-    fn order_behind(&self, prefix: &[u8]) -> Option<KeyOrder> {
-        let mut order = KeyOrder::new(prefix.len(), self.g.fanout + 1);
+    /// All keys, to be sorted.
+    fn any_keys(&self) -> KeyOrder {
+        let mut order = KeyOrder::new(0, self.g.fanout + 1);
         let places = self.lens.iter().enumerate().filter(|(_, len)| **len != FREE);
-        for (i, _) in places {
-            let key = self.key_at(i);
-            if !key.starts_with(prefix) {
-                return None;
-            }
-            order.push(key, i);
-        }
-        Some(order)
+        places.for_each(|(i, _)| order.push(self.key_at(i), i));
+        order
     }
 
     /// The key of the record at a place.
