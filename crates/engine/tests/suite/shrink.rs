@@ -1,5 +1,6 @@
-//! Cache budgets become smaller while clients work: answers are those of one index, and the memory
-//! of each node is within its budget. Of the seeds of `dmtree-images` half have a smaller budget.
+//! Cache budgets become smaller while clients work: answers are those of one index, and without
+//! node faults the memory of each node is within its budget. Of the seeds of `dmtree-images` half
+//! have a smaller budget.
 
 use dmtree_check::campaign::Campaign;
 use dmtree_check::checked::System;
