@@ -18,7 +18,6 @@ fn run(node_faults: NodeFaultSet, usual: u64) {
         ..Campaign::default()
     };
     let tally = campaign.run(&mut |_| ()).expect("the cases run");
-    println!("{}", tally.line());
     assert!(tally.violations.is_empty(), "{:#?}", tally.violations);
     let taken = tally.marks["images: a leaf loses its one to a smaller budget"];
     assert!(taken > 0, "no leaf has lost its image");
