@@ -74,8 +74,8 @@ impl Hits {
         is_last
     }
 
-    /// An access that is no lookup of its own: the period ends one hit sooner. True for the last one
-    /// of a period; then the caller sets the next one.
+    /// An access that is no lookup of its own: the period ends one hit sooner. True for the last
+    /// one of a period; then the caller sets the next one.
     #[inline]
     pub fn pass(&self) -> bool {
         self.period.set(self.period.get() - 1);

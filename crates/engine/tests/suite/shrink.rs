@@ -1,5 +1,6 @@
-//! Cache budgets become smaller while clients work: answers are those of one index, and the memory
-//! of each node is within its budget. Of the seeds of `dmtree-images` half have a smaller budget.
+//! Cache budgets become smaller while clients work: answers are those of one index, and without
+//! node faults the memory of each node is within its budget. Of the seeds of `dmtree-images` half
+//! have a smaller budget.
 
 use dmtree_check::campaign::Campaign;
 use dmtree_check::checked::System;
@@ -17,7 +18,6 @@ fn run(node_faults: NodeFaultSet, usual: u64) {
         ..Campaign::default()
     };
     let tally = campaign.run(&mut |_| ()).expect("the cases run");
-    println!("{}", tally.line());
     assert!(tally.violations.is_empty(), "{:#?}", tally.violations);
     let taken = tally.marks["images: a leaf loses its one to a smaller budget"];
     assert!(taken > 0, "no leaf has lost its image");
