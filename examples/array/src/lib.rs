@@ -119,7 +119,7 @@ impl Published for Array {
         o.check_ranges()?;
         let (key, value, least_cache) = (o.key_bytes, o.value_bytes, 0);
         let base = Base::new(cx, root, Limits { key, value, timeout_ms: 10_000, least_cache })?;
-        Ok(Node(base, cx.pool.bump(root.index, 0), o.clone(), Mutants::default()))
+        Ok(Node(base, cx.pool.supply().bump(root.index, 0), o.clone(), Mutants::default()))
     }
 
     fn connect(ep: Endpoint, node: Arc<Node>) -> Self {
@@ -129,7 +129,7 @@ impl Published for Array {
     async fn format_empty(&self) -> Result<()> {
         let (Node(base, memory, o, _), ep) = (&*self.node, &self.ep);
         let bytes = o.bytes(o.capacity);
-        let at = base.pool.alloc_bump(ep, memory, bytes as u32).await?;
+        let at = base.pool.supply().alloc_bump(ep, memory, bytes as u32).await?;
         ep.write(at, self.blank(bytes).await?).await?;
         self.set_first_root(at).await
     }
