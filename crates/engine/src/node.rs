@@ -206,8 +206,7 @@ impl DmNode {
     }
 
     /// Gives the cache another budget, of so many bytes. What is beyond it is given back by
-    /// maintenance, images first; [`DmTree::set_cache_bytes`](crate::DmTree::set_cache_bytes) waits
-    /// for that.
+    /// maintenance, images first; `RangeIndex::set_cache_bytes` waits for that.
     ///
     /// # Errors
     /// `InvalidArgument` for a budget below one inner node; `Unsupported` with models.
