@@ -249,7 +249,7 @@ impl Shell {
             output::line(&format!("unbuilt tables    {}", shape.unbuilt_tables));
         }
         output::line(&format!(
-            "cache             {} and {} of images of {} bytes, {} nodes, {} hits, {} misses",
+            "cache             {} bytes and {} of images, budget {}; {} nodes, {} hits, {} misses",
             cache.used_bytes,
             cache.image_bytes,
             cache.budget_bytes,

@@ -655,7 +655,7 @@ pub trait RangeIndex: Sized + 'static {
     /// meanwhile.
     ///
     /// # Errors
-    /// `Unsupported` for an index whose budget stays as it is; `InvalidArgument` for a budget that
+    /// `Unsupported` for an index with a fixed budget; `InvalidArgument` for a budget that
     /// is too small; `TimedOut` when memory cannot be given back now: maintenance goes on.
     async fn set_cache_bytes(&mut self, _bytes: u64) -> Result<()> {
         Err(lacks("another cache budget"))

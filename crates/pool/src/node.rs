@@ -115,7 +115,7 @@ impl PoolNode {
         Supply(self)
     }
 
-    /// What was retired comes back.
+    /// Reclamation of what was retired.
     pub fn reclaimer(&self) -> Reclaimer<'_> {
         Reclaimer(self)
     }
@@ -125,7 +125,7 @@ impl PoolNode {
         PoolMembership(self)
     }
 
-    /// Owners of fingerprint tables, and others.
+    /// Owners of fingerprint tables, and new owners when one dies or leaves.
     pub fn partitions(&self) -> Partitions<'_> {
         Partitions(self)
     }

@@ -64,7 +64,7 @@ fn report_owner(p: &Partition, owner: NodeId) {
     report(Event::Move, || format!("partition {} goes from {} to {owner}", p.number, p.owner.node));
 }
 
-/// Owners of fingerprint tables, and others.
+/// Owners of fingerprint tables, and new owners when one dies or leaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Partitions<'n>(pub(crate) &'n PoolNode);
 

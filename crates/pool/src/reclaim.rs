@@ -223,7 +223,7 @@ pub struct Reclaimed {
     pub waiting: u64,
 }
 
-/// What was retired comes back.
+/// Reclamation of what was retired.
 #[derive(Clone, Copy, Debug)]
 pub struct Reclaimer<'n>(pub(crate) &'n PoolNode);
 

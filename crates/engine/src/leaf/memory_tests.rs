@@ -32,7 +32,7 @@ fn cell_at_first(c: &mut DmTree) -> TableId {
     .expect("room")
 }
 
-/// Regression: the cell of a new leaf whose partition has lost its owner was lost until garbage
+/// Regression: where a partition has lost its owner, its cell of a new leaf was lost until garbage
 /// collection.
 #[test]
 fn a_cell_without_an_owner_is_given_back() {

@@ -18,6 +18,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dmtree_fabric::sync::locked;
 use dmtree_fabric::{Error, OpKind, OpOutcome, Result};
 use dmtree_parts::Work;
 use dmtree_parts::cache::CachedNode;
@@ -74,7 +75,7 @@ impl CacheBudget {
 
     /// Bytes in all.
     pub(crate) fn bytes(&self) -> u64 {
-        self.state.lock().expect("no panic under this lock").bytes
+        locked(&self.state).bytes
     }
 
     /// Whether images have to go: a load.
@@ -84,7 +85,7 @@ impl CacheBudget {
 
     /// Another budget from now on.
     pub(crate) fn set(&self, node: &DmNode, bytes: u64) {
-        let mut state = self.state.lock().expect("no panic under this lock");
+        let mut state = locked(&self.state);
         *state = State { bytes, cursor: Cursor::default() };
         if node.has_images() {
             node.pool.give_images(node.root.index, bytes - self.inner_part(node, bytes));
@@ -94,7 +95,7 @@ impl CacheBudget {
 
     /// Images are due as long as they are beyond their room; then the inner nodes have theirs.
     pub(crate) fn check(&self, node: &DmNode) -> bool {
-        let state = self.state.lock().expect("no panic under this lock");
+        let state = locked(&self.state);
         self.settle(node, &state);
         self.is_due()
     }
@@ -115,14 +116,14 @@ impl CacheBudget {
 
     /// The place of the next piece; `None` while the cursor rests.
     fn next_piece(&self) -> Option<Cursor> {
-        let cursor = &mut self.state.lock().expect("no panic under this lock").cursor;
+        let cursor = &mut locked(&self.state).cursor;
         cursor.rest = cursor.rest.saturating_sub(1);
         (cursor.rest == 0).then(|| cursor.clone())
     }
 
     /// The search goes on at once.
     fn wake(&self) {
-        self.state.lock().expect("no panic under this lock").cursor.rest = 0;
+        locked(&self.state).cursor.rest = 0;
     }
 
     /// A piece has taken so many images, and ends at a key. False when the cursor has gone over all
@@ -138,7 +139,7 @@ impl CacheBudget {
             None => Cursor { rest: REST_CALLS, ..Cursor::default() },
         };
         let goes_on = next.rest == 0;
-        self.state.lock().expect("no panic under this lock").cursor = next;
+        locked(&self.state).cursor = next;
         goes_on
     }
 }
