@@ -37,7 +37,7 @@
 //! compare-and-swap can succeed on its next grant.
 
 use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, GlobalAddr, Member, Nanos, NodeId, Result, ShadowState,
+    Endpoint, Error, ErrorKind, GlobalAddr, Member, Nanos, NodeId, Result, Role, ShadowState,
 };
 
 use crate::arena::{ArenaKey, Grant};
@@ -47,6 +47,7 @@ use crate::gc_log::{Call, Span, Told, WINDOW_HELD_NS, ask_collect, tell};
 use crate::ids::{LINE, TableId};
 use crate::layout::{ANY_INDEX, ChunkUse, EPOCH_WORD, first_node};
 use crate::node::PoolNode;
+use crate::owners::ask_cell_at;
 use crate::ranges::Ranges;
 use crate::reassign::DirectoryEntry;
 use crate::reclaim::Retired;
@@ -363,6 +364,23 @@ impl GarbageCollection<'_> {
     /// written.
     pub fn retire_lost(self, key: ArenaKey, g: Grant) {
         self.0.retire(&self.0.arena(key), g);
+    }
+
+    /// The cell with an image that holds a lost line, by the owner of the line; `None` when the
+    /// owner has cut none there, and knows of no former owner's.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub async fn image_cell(
+        self,
+        ep: &Endpoint,
+        owner: NodeId,
+        line: TableId,
+    ) -> Result<Option<TableId>> {
+        match owner.role() {
+            Role::Compute => ask_cell_at(ep, owner, line).await,
+            Role::Memory | Role::Journal => Ok(None),
+        }
     }
 
     /// Takes lost space for blocks.

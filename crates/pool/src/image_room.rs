@@ -11,6 +11,10 @@
 //! bytes before it cuts them, so what [`ImageRoom::bytes`] says does not grow behind a room that
 //! has become smaller.
 //!
+//! *Cells stay whole.* The owner remembers where it has cut cells with images
+//! ([`ImageRoom::cell_at`]), so a garbage collection takes a lost one as what it is: with an image,
+//! and counted. Its lines alone do not tell, because an empty cell is all zero.
+//!
 //! Cells count by the partition in which they lie. A partition that moves away takes its cells
 //! along, those withheld are lost until a garbage collection; one that comes from another owner
 //! brings cells that no room counts.
@@ -26,6 +30,8 @@ use crate::wire::locked;
 #[derive(Debug, Default)]
 pub(crate) struct ImageRoom {
     rooms: Mutex<BTreeMap<u32, Room>>,
+    /// Where cells were cut, by partition.
+    runs: Mutex<BTreeMap<u16, Runs>>,
     gc_log: Arc<GcLog>,
 }
 
@@ -43,6 +49,48 @@ struct Room {
 impl Room {
     fn bytes(&self) -> u64 {
         self.reserved + self.granted.values().sum::<u64>()
+    }
+}
+
+/// Cells of one partition, by the first line of each run.
+#[derive(Debug, Default)]
+struct Runs(BTreeMap<u64, Run>);
+
+/// Cells of one size in a row.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// Lines of each.
+    lines: u8,
+    cells: u32,
+}
+
+impl Run {
+    fn len(self) -> u64 {
+        u64::from(self.cells) * u64::from(self.lines)
+    }
+}
+
+impl Runs {
+    /// The first line and the lines of the cell that holds a line.
+    fn cell_at(&self, line: u64) -> Option<(u64, u8)> {
+        let (first, run) = self.0.range(..=line).next_back()?;
+        let before = (line - first) / u64::from(run.lines);
+        let first = first + before * u64::from(run.lines);
+        (before < u64::from(run.cells)).then_some((first, run.lines))
+    }
+
+    /// Adds a cell that was cut; one that is granted again is there.
+    fn add(&mut self, first: u64, lines: u8) {
+        if self.cell_at(first).is_some() {
+            return;
+        }
+        let last = self.0.range_mut(..first).next_back();
+        let is_next =
+            |(at, run): &(&u64, &mut Run)| run.lines == lines && **at + run.len() == first;
+        match last.filter(is_next) {
+            Some((_, run)) => run.cells += 1,
+            None => _ = self.0.insert(first, Run { lines, cells: 1 }),
+        }
     }
 }
 
@@ -102,8 +150,17 @@ impl ImageRoom {
         locked(&self.rooms).get(&index).map_or(0, |room| room.bytes().saturating_sub(room.all))
     }
 
+    /// The cell with an image that this node has cut there: it holds the line. `None` when there is
+    /// none, or a former owner has cut it.
+    pub(crate) fn cell_at(&self, line: TableId) -> Option<TableId> {
+        let partition = line.partition()?;
+        let (first, lines) = locked(&self.runs).get(&partition)?.cell_at(line.first_line())?;
+        Some(TableId::new(partition, lines, first))
+    }
+
     /// Forgets the cells of a partition: it is another owner's, or its index is gone.
     pub(crate) fn forget(&self, partition: u16) {
+        locked(&self.runs).remove(&partition);
         for room in locked(&self.rooms).values_mut() {
             room.granted.remove(&partition);
             room.withheld.retain(|t| t.partition() != Some(partition));
@@ -148,10 +205,12 @@ impl Reserved<'_> {
         if self.lines <= TABLE_LINES {
             return;
         }
+        let mut runs = locked(&self.rooms.runs);
         let mut rooms = locked(&self.rooms.rooms);
         let room = rooms.entry(self.index).or_default();
         for t in cells.iter().filter(|t| t.lines() == self.lines) {
             if let Some(partition) = t.partition() {
+                runs.entry(partition).or_default().add(t.first_line(), t.lines());
                 *room.granted.entry(partition).or_default() += cell_bytes(self.lines);
             }
         }
@@ -195,6 +254,27 @@ mod tests {
         assert_eq!((two.count, rooms.bytes(1), count(1, 7)), (1, 5 * 320, 0), "while it is cut");
         drop(two);
         assert_eq!((count(1, 7), rooms.reserve((1, 10), 7).count), (1, 0));
+    }
+
+    /// The owner knows each cell that it has cut by any of its lines, also when it is granted again.
+    #[test]
+    fn a_cell_is_known_by_each_of_its_lines() {
+        let rooms = ImageRoom::default();
+        rooms.give(1, 1 << 20);
+        let cells = [(16, 5), (21, 5), (26, 9), (40, 5), (45, 5)];
+        let cells = cells.map(|(first, lines)| TableId::new(3, lines, first));
+        for t in cells.iter().chain(&cells[..2]) {
+            rooms.reserve((1, t.lines()), 1).grant(&[*t]);
+        }
+        for t in cells {
+            assert!(t.each().all(|line| rooms.cell_at(line) == Some(t)), "{t:?}");
+        }
+        let unknown = [(3, 15), (3, 35), (3, 39), (3, 50), (4, 16)];
+        let unknown = unknown.map(|(partition, line)| TableId::new(partition, 1, line));
+        assert_eq!(unknown.map(|line| rooms.cell_at(line)), [None; 5]);
+        assert_eq!(locked(&rooms.runs)[&3].0.len(), 3, "cells in a row take no more memory");
+        rooms.forget(3);
+        assert_eq!(rooms.cell_at(cells[0]), None, "another owner may cut others");
     }
 
     /// Beyond a smaller room every cell that comes free is withheld, and granted again first.

@@ -17,6 +17,8 @@
 //!   then.
 //! - **flush**: answers when the calls before it are done. A claimant sends it to every owner
 //!   first, so that no adoption which a former claimant has asked for is still under way.
+//! - **cell at** (line): the cell with an image that this owner has cut there, for a garbage
+//!   collection that finds the line lost.
 //! - **stretch**: bare memory for designs that lay out their own tables. It never comes back.
 //!
 //! Invariants.
@@ -68,6 +70,8 @@ const ADOPT: Head = (0, Quarter(1));
 const RELEASE: Head = (0, Quarter(2));
 /// Instead of a size and a number of cells: answer when the calls before this one are done.
 const FLUSH: Head = (0, Quarter(3));
+/// Instead of a size and a number of cells: tell the cell with an image that holds a line.
+const CELL_AT: Head = (0, Quarter(4));
 
 /// The arguments of [`STRETCH`]. The answer is the offset of the stretch, and its bytes.
 #[derive(Serialize, Deserialize)]
@@ -420,6 +424,11 @@ impl Service for OwnerService {
                 Ok(Vec::new())
             }
             FLUSH => wire::ends(rest).map(|()| Vec::new()),
+            CELL_AT => {
+                let Word(line) = wire::decode(rest)?;
+                let cell = self.images.cell_at(TableId::from_bits(line));
+                Ok(wire::encode(&Word(cell.unwrap_or(TableId::NONE).bits())))
+            }
             (lines @ 1.., Quarter(count @ 1..=MAX_CELLS)) => {
                 let Half(index) = wire::decode(rest)?;
                 let cells = self.cells(ep, (index, lines), count).await?;
@@ -576,6 +585,25 @@ pub(crate) async fn ask_release(
 /// Returns when an owner has carried out every call that came before this one.
 pub(crate) async fn ask_flush(ep: &Endpoint, longest_ns: u64, owner: NodeId) -> Result<()> {
     call_within(ep, longest_ns, owner, CELL_SERVICE, &wire::encode(&FLUSH)).await.map(|_| ())
+}
+
+/// Asks a compute node for the cell with an image that it has cut around a line; `None` when it
+/// has cut none there.
+pub(crate) async fn ask_cell_at(
+    ep: &Endpoint,
+    owner: NodeId,
+    line: TableId,
+) -> Result<Option<TableId>> {
+    let request = wire::encode(&(CELL_AT, Word(line.bits())));
+    let reply = call_within(ep, LONGEST_CALL_NS, owner, CELL_SERVICE, &request).await?;
+    let Word(bits) = wire::decode(&reply)?;
+    let cell = Some(TableId::from_bits(bits)).filter(|t| *t != TableId::NONE);
+    match cell {
+        Some(t) if t.place().is_none() || !t.holds(line) => {
+            Err(Error::corrupt(format!("{owner} says that {t:?} is around {line:?}")))
+        }
+        cell => Ok(cell),
+    }
 }
 
 /// The error of an operation that needs a table without a present owner.

@@ -191,8 +191,7 @@ fn afterwards(shared: &RunContext<'_>, living: &Living, log: &mut Log) -> Result
     }
     let refuses = case.fabric_faults.refuse_memory_one_in > 0;
     let (shape, _) = harness::judge(&mut c, keys, !case.node_faults.is_empty() || refuses)?;
-    // Cells that a dead node had free stay counted (DESIGN of the engine, section 11).
-    if case.shrinks_at > 0 && case.node_faults.is_empty() && !refuses {
+    if case.shrinks_at > 0 && !refuses {
         for node in living {
             stays_small(&mut client(node)?, case, &node.1)?;
         }

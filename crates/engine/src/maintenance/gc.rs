@@ -203,14 +203,45 @@ impl Collection<'_> {
         Ok(is_idle.then_some(Chore::Unlink { lo, route: *route }))
     }
 
-    /// The cell that begins at a lost line, as large as its contents say. A line without contents
-    /// is a cell of its own.
+    /// The cell that begins at a lost line, when no client holds its lock.
     async fn free_cell(self, line: TableId, lost: &[TableId]) -> Result<Option<TableId>> {
         let at = match self.0.node.pool.resolve(&self.0.ep, line).await {
             Ok(at) => at,
             Err(e) if is_away(&e) || e.kind() == ErrorKind::Corrupt => return Ok(None),
             Err(e) => return Err(e),
         };
+        let is_lost = |t: TableId| t.each().all(|line| lost.binary_search(&line).is_ok());
+        let cell = match self.image_cell(at, line).await {
+            Ok(Some(t)) if t.with_lines(1) != Some(line) || !is_lost(t) => return Ok(None),
+            Ok(Some(t)) => t,
+            Ok(None) => self.shown_cell(at, line, is_lost).await?,
+            Err(e) if is_away(&e) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let was = self.0.ep.cas(at, 0, 0).await?;
+        if was != 0 && !(self.0.node.is_abandoned(was) && self.0.ep.cas(at, was, 0).await? == was) {
+            return Ok(None);
+        }
+        Ok(Some(cell))
+    }
+
+    /// The cell with an image around a lost line, which its owner tells: it counts the cell.
+    async fn image_cell(self, at: GlobalAddr, line: TableId) -> Result<Option<TableId>> {
+        let Client { ep, node, .. } = self.0;
+        if !node.has_images() {
+            return Ok(None);
+        }
+        node.pool.collection().image_cell(ep, at.node(), line).await
+    }
+
+    /// The cell that begins at a lost line, as large as its contents say. A line without contents
+    /// is a cell of its own.
+    async fn shown_cell(
+        self,
+        at: GlobalAddr,
+        line: TableId,
+        is_lost: impl Fn(TableId) -> bool,
+    ) -> Result<TableId> {
         let mut cell = line;
         let sizes = [32, 64, 128].into_iter().flat_map(|capacity| {
             let plain = crate::format::table::lines(capacity);
@@ -219,7 +250,7 @@ impl Collection<'_> {
         });
         for (capacity, lines) in sizes {
             let Some(wide) = line.with_lines(lines) else { continue };
-            if !wide.each().all(|l| lost.binary_search(&l).is_ok()) {
+            if !is_lost(wide) {
                 continue;
             }
             let body = self.0.ep.read(at.plus(BODY_AT as u64), Table::body_len(capacity) as u32);
@@ -228,11 +259,7 @@ impl Collection<'_> {
                 cell = wide;
             }
         }
-        let was = self.0.ep.cas(at, 0, 0).await?;
-        if was != 0 && !(self.0.node.is_abandoned(was) && self.0.ep.cas(at, was, 0).await? == was) {
-            return Ok(None);
-        }
-        Ok(Some(cell))
+        Ok(cell)
     }
 }
 

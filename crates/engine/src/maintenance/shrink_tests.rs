@@ -5,6 +5,7 @@ use std::pin::pin;
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::{ErrorKind, Role};
 use dmtree_parts::{CacheStats, RangeIndex, Work, Write};
+use dmtree_pool::TableId;
 
 use super::admission_tests::{
     CACHE_BYTES, CELLS, KEYS, clients, get, imaged, maintain, options, owner, plain, route,
@@ -107,11 +108,10 @@ fn no_image_stays() {
     holds(a, least);
 }
 
-/// Free cells that another node has are asked for.
-#[test]
-fn free_cells_of_other_nodes_come_back() {
+/// An empty index, and every cell with an image that a client of node 1 can get.
+fn all_cells() -> (TestCluster, [DmTree; 2], Vec<TableId>) {
     let cluster = super::admission_tests::cluster();
-    let [mut a, mut b] = [0, 1].map(|cn| tree(&cluster, cn));
+    let [a, mut b] = [0, 1].map(|cn| tree(&cluster, cn));
     let (index, lines) = (a.client.node.root.index, (cell() / 64) as u8);
     let taken = now(&mut b, async |b| {
         let (ep, pool) = (&b.client.ep, &b.client.node.pool);
@@ -121,10 +121,31 @@ fn free_cells_of_other_nodes_come_back() {
         }
         Ok(taken)
     });
-    taken.expect("works").into_iter().for_each(|t| b.client.node.pool.give_back_table(index, t));
     assert!(stats(&a).image_bytes >= (CELLS - 1) * cell());
+    (cluster, [a, b], taken.expect("works"))
+}
+
+/// Free cells that another node has are asked for.
+#[test]
+fn free_cells_of_other_nodes_come_back() {
+    let (_cluster, [mut a, b], taken) = all_cells();
+    let index = a.client.node.root.index;
+    taken.into_iter().for_each(|t| b.client.node.pool.give_back_table(index, t));
     shrink(&mut a, CACHE_BYTES - CELLS * cell());
     assert_eq!(stats(&a).image_bytes, 0);
+}
+
+/// Empty cells that were lost come back whole from a garbage collection: with their images, as the
+/// owner counts them.
+#[test]
+fn lost_cells_come_back_with_their_images() {
+    let (_cluster, mut trees, taken) = all_cells();
+    let found = now(&mut trees[0], async |c| c.gc().await).expect("works");
+    assert_eq!(found.cells, taken.len() as u64, "each is found as one cell");
+    for c in &mut trees {
+        shrink(c, CACHE_BYTES - CELLS * cell());
+        assert_eq!(stats(c).image_bytes, 0);
+    }
 }
 
 /// An index that is opened again with a smaller budget gives images back by maintenance.
