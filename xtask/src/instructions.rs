@@ -24,6 +24,9 @@ const OPERATIONS: [(&str, u64); 7] = [
     ("insert", 20_000),
     ("scan", 1_000),
 ];
+/// How the index is made: what follows the name of an operation in the table, and the argument of
+/// the program.
+const KINDS: [(&str, Option<&str>); 2] = [("", None), (" (images)", Some("images"))];
 /// The functions of the program that are counted.
 const COUNTED: &str = "dmtree_instructions::count_";
 /// Difference to the table that is tolerated.
@@ -52,11 +55,12 @@ pub fn compare(args: &[String]) -> Result<()> {
         "dmtree-instructions",
     ]))?;
     let mut counted = Table::new();
-    for keys in KEYS {
-        let counts = count(keys).with_context(|| format!("{keys} keys"))?;
+    for (keys, (kind, argument)) in KEYS.into_iter().flat_map(|keys| KINDS.map(|kind| (keys, kind)))
+    {
+        let counts = count(keys, argument).with_context(|| format!("{keys} keys{kind}"))?;
         for (name, operations) in OPERATIONS {
             let all = counts.get(name).with_context(|| format!("{name} was not counted"))?;
-            counted.entry(name.to_owned()).or_default().push(all / operations);
+            counted.entry(format!("{name}{kind}")).or_default().push(all / operations);
         }
     }
     print!("{}", text(&counted));
@@ -101,10 +105,14 @@ fn header() -> String {
     format!("| operation |{}", columns.concat())
 }
 
+fn rows() -> impl Iterator<Item = String> {
+    KINDS.into_iter().flat_map(|(kind, _)| OPERATIONS.map(|(name, _)| format!("{name}{kind}")))
+}
+
 fn text(table: &Table) -> String {
     let mut out = format!("{}\n|---|{}\n", header(), "---:|".repeat(KEYS.len()));
-    for (name, _) in OPERATIONS {
-        let counts = table.get(name).map_or(&[][..], Vec::as_slice);
+    for name in rows() {
+        let counts = table.get(&name).map_or(&[][..], Vec::as_slice);
         let cells: Vec<String> = counts.iter().map(|n| format!(" {n} |")).collect();
         out += &format!("| {name} |{}\n", cells.concat());
     }
@@ -137,14 +145,15 @@ fn differences(table: &Table, counted: &Table) -> Vec<String> {
 }
 
 /// Instructions of each counted function, its callees included.
-fn count(keys: u64) -> Result<BTreeMap<String, u64>> {
+fn count(keys: u64, kind: Option<&str>) -> Result<BTreeMap<String, u64>> {
     let file = root().join("target/callgrind.out");
     run(Command::new("valgrind")
         .args(["--quiet", "--tool=callgrind", "--collect-atstart=no"])
         .arg(format!("--toggle-collect={COUNTED}*"))
         .arg(format!("--callgrind-out-file={}", file.display()))
         .arg(root().join("target/release/dmtree-instructions"))
-        .arg(keys.to_string()))?;
+        .arg(keys.to_string())
+        .args(kind))?;
     inclusive(&file)
 }
 
@@ -186,8 +195,7 @@ mod tests {
     #[test]
     fn a_table_reads_back_and_a_difference_is_named() {
         let row = |n| vec![n; KEYS.len()];
-        let table: Table =
-            OPERATIONS.iter().map(|(name, _)| ((*name).to_owned(), row(1000))).collect();
+        let table: Table = rows().map(|name| (name, row(1000))).collect();
         let document = format!("before\n\n{}\nbehind\n", text(&table));
         let (before, rows, after) = split(&document).expect("a table");
         assert_eq!((before, after), ("before\n\n", "\nbehind\n"));

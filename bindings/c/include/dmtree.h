@@ -143,6 +143,8 @@ typedef struct {
   uint32_t leaf_capacity;
   // Records of an inner node, 8 to 64.
   uint32_t fanout;
+  // Share of the cache for images of leaves, 0 to 1.
+  double images;
   // Longest wait of one operation for others, ms.
   uint64_t timeout_ms;
 } dmtree_index_options;

@@ -58,6 +58,8 @@ pub struct IndexOptions {
     pub leaf_capacity: u32,
     /// Records of an inner node, 8 to 64.
     pub fanout: u32,
+    /// Share of the cache for images of leaves, 0 to 1.
+    pub images: f64,
     /// Longest wait of one operation for others, ms.
     pub timeout_ms: u64,
 }
@@ -69,6 +71,7 @@ impl IndexOptions {
             value_inline_bytes: o.value_inline_bytes,
             leaf_capacity: o.leaf_capacity,
             fanout: o.fanout,
+            images: o.images,
             timeout_ms: o.timeout_ms,
         }
     }
@@ -79,6 +82,7 @@ impl IndexOptions {
             .value_inline_bytes(self.value_inline_bytes)
             .leaf_capacity(self.leaf_capacity)
             .fanout(self.fanout)
+            .images(self.images)
             .timeout_ms(self.timeout_ms)
     }
 }

@@ -127,6 +127,7 @@ class Pool:
         value_inline_bytes: int = ...,
         leaf_capacity: int = ...,
         fanout: int = ...,
+        images: float = ...,
         timeout_ms: int = ...,
     ) -> Index: ...
     def open(self, name: str) -> Index: ...
@@ -138,6 +139,7 @@ class Pool:
         value_inline_bytes: int = ...,
         leaf_capacity: int = ...,
         fanout: int = ...,
+        images: float = ...,
         timeout_ms: int = ...,
     ) -> Index: ...
     def drop(self, name: str) -> None: ...

@@ -164,7 +164,7 @@ impl Pool {
     }
 
     /// Creates an index. Options: `key_inline_bytes`, `value_inline_bytes`, `leaf_capacity`,
-    /// `fanout`, `timeout_ms`.
+    /// `fanout`, `images`, `timeout_ms`.
     #[pyo3(signature = (name, **options))]
     fn create(
         &self,
@@ -258,10 +258,11 @@ fn chosen(options: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
             "value_inline_bytes" => chosen.value_inline_bytes = value.extract()?,
             "leaf_capacity" => chosen.leaf_capacity = value.extract()?,
             "fanout" => chosen.fanout = value.extract()?,
+            "images" => chosen.images = value.extract()?,
             "timeout_ms" => chosen.timeout_ms = value.extract()?,
             other => {
-                let known =
-                    "key_inline_bytes, value_inline_bytes, leaf_capacity, fanout, timeout_ms";
+                let known = "key_inline_bytes, value_inline_bytes, leaf_capacity, fanout, images, \
+                             timeout_ms";
                 return Err(PyTypeError::new_err(format!(
                     "{other} is no option; they are {known}"
                 )));

@@ -31,6 +31,8 @@ pub(crate) const DEFAULT_CACHE_BYTES: u64 = 64 << 20;
 pub struct PoolBuilder {
     memory: Result<u64>,
     cache: Result<u64>,
+    /// 0: chosen.
+    table_memory: Result<u64>,
     memory_nodes: u16,
     compute_nodes: u16,
     durable: Option<Durable>,
@@ -41,6 +43,7 @@ impl PoolBuilder {
         Self {
             memory: Ok(DEFAULT_MEMORY_BYTES),
             cache: Ok(DEFAULT_CACHE_BYTES),
+            table_memory: Ok(0),
             memory_nodes: 1,
             compute_nodes: 1,
             durable: None,
@@ -59,6 +62,13 @@ impl PoolBuilder {
     /// default).
     pub fn cache(mut self, size: impl ByteSize) -> Self {
         self.cache = size.to_bytes().map_err(|e| e.context("cache"));
+        self
+    }
+
+    /// Memory of each compute node for tables, locks and images of leaves; 1/32 of the memory for
+    /// data by default, 4 MiB at least. Tables that find no room there go to memory nodes.
+    pub fn table_memory(mut self, size: impl ByteSize) -> Self {
+        self.table_memory = size.to_bytes().map_err(|e| e.context("table_memory"));
         self
     }
 
@@ -144,6 +154,7 @@ impl PoolBuilder {
     /// say what to change.
     pub fn open(self) -> Result<Pool> {
         let (memory, cache_bytes) = (self.memory?, self.cache?);
+        let compute_bytes_per_node = self.table_memory?.next_multiple_of(64);
         if self.memory_nodes == 0 {
             return Err(Error::invalid("memory_nodes is 0; a pool has one at least"));
         }
@@ -151,6 +162,7 @@ impl PoolBuilder {
             memory_nodes: self.memory_nodes,
             compute_nodes: self.compute_nodes,
             memory_bytes_per_node: memory / u64::from(self.memory_nodes) / 64 * 64,
+            compute_bytes_per_node,
             ..PoolOptions::default()
         };
         let cluster = Cluster::embedded(&options)?;

@@ -285,10 +285,9 @@ impl PoolInner {
             let opened = locked(&self.opened);
             let is_there = |open: &OpenIndex| there.contains(&open.id) || !known.contains(&open.id);
             let prepare = |open: &Arc<OpenIndex>| match is_there(open) {
-                true => Ok((
-                    open.clone(),
-                    Some(open.prepare(&incarnation, self.cache_bytes, self.durable.as_ref())?),
-                )),
+                true => {
+                    Ok((open.clone(), Some(open.prepare(&incarnation, self.durable.as_ref())?)))
+                }
                 false => Ok((open.clone(), None)),
             };
             let prepared = opened.values().map(prepare).collect::<Result<Vec<_>>>()?;

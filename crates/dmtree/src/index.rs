@@ -14,6 +14,7 @@ use crate::options::Options;
 use crate::pool::PoolInner;
 use crate::scan::{Cursor, PageSource, Scan};
 use crate::session::Session;
+use crate::size::ByteSize;
 use crate::stats::{ShapeStats, Stats};
 use crate::thread_sessions;
 
@@ -67,6 +68,31 @@ impl Index {
     /// The options it was created with.
     pub fn options(&self) -> Options {
         Options::of(&self.0.open.options)
+    }
+
+    /// Gives the cache that this process has for the index another budget, for each of its compute
+    /// nodes, while clients work. It returns when the memory is within the budget: images of leaves
+    /// ([`Options::images`]) go first, then inner nodes. A process that joins its pool again keeps
+    /// the budget; one that opens the index anew has that of its pool.
+    ///
+    /// ```
+    /// # let pool = dmtree::Pool::embedded().memory("8MiB").open()?;
+    /// # let index = pool.open_or_create("users", dmtree::Options::default())?;
+    /// index.set_cache("1MiB")?;
+    /// assert!(index.stats()?.caches.iter().all(|cache| cache.budget_bytes == 1 << 20));
+    /// # Ok::<(), dmtree::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a size that is none, or
+    /// too small for one inner node;
+    /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) when nothing came back for
+    /// [`Options::timeout_ms`]: the rest follows with the maintenance of later operations.
+    pub fn set_cache(&self, size: impl ByteSize) -> Result<()> {
+        let bytes = size.to_bytes().map_err(|e| e.context("cache"))?;
+        self.0.open.set_cache_bytes(bytes)?;
+        let nodes = self.0.open.nodes().trees.len();
+        (0..nodes).try_for_each(|i| self.session_on(i)?.set_cache_bytes(bytes))
     }
 
     /// A session for the present thread; every new one goes to the next compute node in turn.

@@ -26,6 +26,8 @@ pub(crate) struct OpenIndex {
     root: Root,
     /// Of a pool that lasts.
     number: Option<IndexNumber>,
+    /// Budget of the cache of each compute node.
+    cache_bytes: AtomicU64,
     nodes: Mutex<Arc<Nodes>>,
     /// The number of changes: the incarnation is over, there is a new one, or the index was
     /// removed.
@@ -100,6 +102,7 @@ impl OpenIndex {
             options,
             root,
             number: journal.map(|journal| journal.number()),
+            cache_bytes: AtomicU64::new(cache_bytes),
             nodes: Mutex::new(Arc::new(nodes)),
             news: AtomicU64::new(1),
             dropped: AtomicBool::new(false),
@@ -121,11 +124,20 @@ impl OpenIndex {
     pub(crate) fn prepare(
         &self,
         incarnation: &Arc<Incarnation>,
-        cache_bytes: u64,
         durable: Option<&DurableIndexes>,
     ) -> Result<Nodes> {
+        let cache_bytes = self.cache_bytes.load(Ordering::Relaxed);
         let journal = durable.zip(self.number).map(|(durable, number)| durable.part(number));
         Nodes::new(incarnation, &self.options, self.root, cache_bytes, journal.as_ref())
+    }
+
+    /// Gives the cache of each compute node another budget, which later incarnations have, too.
+    /// Maintenance gives back what is beyond it.
+    pub(crate) fn set_cache_bytes(&self, bytes: u64) -> Result<()> {
+        // All nodes have one geometry: the first one refuses, or none.
+        self.nodes().trees.iter().try_for_each(|tree| tree.set_cache_bytes(bytes))?;
+        self.cache_bytes.store(bytes, Ordering::Relaxed);
+        Ok(())
     }
 
     /// New sessions use these nodes from now on.

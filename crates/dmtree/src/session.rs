@@ -445,6 +445,12 @@ impl Session {
         Ok(pieces)
     }
 
+    /// Returns when the cache of the session's compute node is within so many bytes.
+    pub(crate) fn set_cache_bytes(&mut self, bytes: u64) -> Result<()> {
+        self.ready()?;
+        self.attempt(true, |s| s.ep.block_on(pin!(s.tree.set_cache_bytes(bytes))))
+    }
+
     pub(crate) fn len_estimate(&mut self) -> Result<u64> {
         self.ready()?;
         self.attempt(true, |s| s.ep.block_on(Box::pin(s.tree.len_estimate())))

@@ -1,15 +1,16 @@
 //! The operations of an embedded session, each in a function of its own, for a tool that counts
 //! instructions per function: `cargo xtask instructions`.
 //!
-//! `dmtree-instructions KEYS`: loads KEYS pairs, reads each leaf once, and then runs [`OPS`]
-//! operations of each kind on keys drawn uniformly. The keys are made before they are used, and
+//! `dmtree-instructions KEYS [images]`: loads KEYS pairs, reads each leaf once, and then runs [`OPS`]
+//! operations of each kind on keys drawn uniformly, with `images` on leaves that have their images
+//! at the compute node. The keys are made before they are used, and
 //! every answer is checked, outside of the counted functions.
 
 mod keys;
 
 use std::hint::black_box;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use dmtree::{LoadOrder, Options, Outcome, Pool, Session};
 use dmtree_workload::Seed;
 
@@ -18,24 +19,38 @@ use keys::{Key, key, value};
 /// Operations of each kind.
 const OPS: u64 = 20_000;
 const SCAN_PAIRS: u64 = 50;
+/// Share of the cache for images: more than all leaves take.
+const IMAGES: f64 = 0.8;
+/// An image has 1472 bytes and 32 slots, and all leaves have one.
+const IMAGE_BYTES_PER_KEY: u64 = 1472 / 32;
 /// Keys of one call of `get_many`.
 const BATCH: usize = 16;
 /// Every so many keys a read warms the cache: a leaf holds more.
 const WARM_STEP: u64 = 8;
 
 fn main() -> Result<()> {
-    let keys = std::env::args().nth(1).context("dmtree-instructions KEYS")?;
+    let mut arguments = std::env::args().skip(1);
+    let keys = arguments.next().context("dmtree-instructions KEYS [images]")?;
+    let has_images = match arguments.next().as_deref() {
+        None => false,
+        Some("images") => true,
+        Some(other) => bail!("{other:?} is neither a number of keys nor \"images\""),
+    };
     let keys: u64 = keys.parse().context("a number of keys")?;
     ensure!(keys >= 2 * OPS, "at least {} keys", 2 * OPS);
     let bytes = (keys * 200).max(64 << 20);
-    let pool = Pool::embedded().memory(bytes).cache(bytes / 2).open()?;
-    let index = pool.create("instructions", Options::default())?;
+    let pool = Pool::embedded().memory(bytes).cache(bytes).table_memory(bytes).open()?;
+    let options = Options::default().images(if has_images { IMAGES } else { 0.0 });
+    let index = pool.create("instructions", options)?;
     let mut s = index.session()?;
     s.load((0..keys).map(|n| (key(n).to_vec(), value(n).to_vec())), LoadOrder::Unsorted)?;
     let mut out = Vec::with_capacity(64);
     for n in (0..keys).step_by(WARM_STEP as usize) {
         ensure!(s.get_into(&key(n), &mut out)?);
     }
+
+    let images: u64 = index.stats()?.caches.iter().map(|c| c.image_bytes).sum();
+    ensure!(!has_images || images > keys * IMAGE_BYTES_PER_KEY, "{images} bytes of images");
 
     let drawn = drawn(keys);
     let wanted: Vec<Key> = drawn.iter().map(|n| key(*n)).collect();

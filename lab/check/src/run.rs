@@ -192,6 +192,10 @@ fn afterwards(shared: &RunContext<'_>, living: &Living, log: &mut Log) -> Result
     let refuses = case.fabric_faults.refuse_memory_one_in > 0;
     let (shape, _) = harness::judge(&mut c, keys, !case.node_faults.is_empty() || refuses)?;
     if case.shrinks_at > 0 && !refuses {
+        // The collection may have found leaves for the queues of other nodes than those that wait.
+        for node in living {
+            client(node)?.maintain().map_err(|e| e.context("maintenance"))?;
+        }
         for node in living {
             stays_small(&mut client(node)?, case, &node.1)?;
         }

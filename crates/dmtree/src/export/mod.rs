@@ -35,7 +35,7 @@ pub(crate) use import::Merged;
 use crate::{Index, Options};
 
 /// What a file says of the index that it was exported from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Head {
     /// Its name.
     pub index: String,

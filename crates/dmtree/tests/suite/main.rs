@@ -9,6 +9,7 @@ mod collection;
 mod durable;
 mod examples;
 mod export;
+mod images;
 mod keys;
 mod parquet;
 mod rejoin;

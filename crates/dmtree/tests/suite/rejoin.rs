@@ -101,6 +101,32 @@ fn reads_go_on_and_writes_are_done_or_in_doubt() {
     assert_eq!(here.scan(..).into_iter().count(), 201);
 }
 
+/// Leaves have images at both processes. A smaller budget holds behind a loss of the membership,
+/// and the process that joins again keeps it.
+#[test]
+fn images_and_their_budget_survive_the_loss_of_the_membership() {
+    let first = memory_at("127.0.0.1:0");
+    let (a, b) = (connect(&first), connect(&first));
+    let here = a.create("t", Options::default().images(0.5)).expect("new");
+    let there = b.open("t").expect("there");
+    for i in 0..2_000 {
+        here.put(key(i), "x").expect("put");
+    }
+    let cache = |index: &Index| index.stats().expect("stats").caches[0].clone();
+    assert!(cache(&here).image_bytes > 0 && cache(&there).image_bytes > 0);
+    there.set_cache("256KiB").expect("it fits");
+    join_again(&first, &a);
+    join_again(&first, &b);
+    for i in 0..2_000 {
+        assert_eq!(there.get(key(i)).expect("get").as_deref(), Some(&b"x"[..]), "{i}");
+        here.put(key(i), "y").expect("a member again");
+    }
+    let (large, small) = (cache(&here), cache(&there));
+    assert_eq!((large.budget_bytes, small.budget_bytes), (4 << 20, 256 << 10));
+    assert!(small.used_bytes + small.image_bytes <= small.budget_bytes, "{small:?}");
+    assert_eq!(there.shape().expect("sound").keys, 2_000);
+}
+
 /// A pool with keys is used, and joined again, by processes with the role, over TLS; others are
 /// refused in a line.
 #[test]
