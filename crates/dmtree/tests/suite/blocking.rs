@@ -94,7 +94,7 @@ fn pools_that_cannot_be() {
         Pool::embedded().compute_nodes(0).open().expect_err("none"),
         Pool::embedded().cache("-1").open().expect_err("no size"),
         Pool::embedded().table_memory("some").open().expect_err("no size"),
-        Pool::embedded().table_memory(64).open().expect_err("too little"),
+        Pool::embedded().table_memory(64u64).open().expect_err("too little"),
     ] {
         assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
     }

@@ -21,7 +21,7 @@ fn is_whole(index: &Index) {
         assert_eq!(value.as_deref(), Some(&n.to_le_bytes()[..]), "key {n}");
     }
     assert_eq!(index.scan(..).into_iter().count(), KEYS as usize);
-    assert_eq!(index.shape().expect("sound").keys, u64::from(KEYS));
+    assert_eq!(index.shape().expect("sound").shape.keys, u64::from(KEYS));
 }
 
 /// Bytes of images on each compute node, which are within the budget with the inner nodes.

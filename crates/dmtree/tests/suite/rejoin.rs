@@ -124,7 +124,7 @@ fn images_and_their_budget_survive_the_loss_of_the_membership() {
     let (large, small) = (cache(&here), cache(&there));
     assert_eq!((large.budget_bytes, small.budget_bytes), (4 << 20, 256 << 10));
     assert!(small.used_bytes + small.image_bytes <= small.budget_bytes, "{small:?}");
-    assert_eq!(there.shape().expect("sound").keys, 2_000);
+    assert_eq!(there.shape().expect("sound").shape.keys, 2_000);
 }
 
 /// A pool with keys is used, and joined again, by processes with the role, over TLS; others are
