@@ -19,6 +19,11 @@
 //!
 //! Stamps that do not change are those of waiters that have gone. The node stops waiting for them
 //! after a bounded time, remembers them, and does not wait for the same ones again.
+//!
+//! Locks share slots, and a slot remembers the stamp of one lock alone. What a node has announced for
+//! a lock is therefore taken from the stamps that it READs with the lock: if it went by its memory,
+//! a stamp whose slot another lock has used since would stay for ever, and each of the other nodes
+//! would leave the lock for that bounded time.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -139,6 +144,10 @@ impl FairShare {
     fn looked(&self, lock: u64, stamps: &Said) {
         let slot = self.slot(lock);
         slot.streak.store(0, Relaxed);
+        let is_own = |s: &&u64| **s >> 32 == hash(lock) && (**s >> NODE_AT) as u16 == self.node;
+        if let Some(own) = stamps.iter().find(is_own) {
+            slot.stamp.store(*own, Relaxed);
+        }
         let waiting = self.waiting(lock, stamps);
         let is_awaited = waiting.iter().any(|s| *s != 0);
         for (place, s) in slot.awaited.iter().zip(waiting) {
@@ -302,6 +311,20 @@ mod tests {
         assert!(r.still_waiting(7, &now).is_none());
         r.left(7);
         assert!(!r.is_awaited(7));
+    }
+
+    /// A stamp whose slot another lock has used since is replaced all the same: else the other nodes
+    /// leave the lock to a node that has had it.
+    #[test]
+    fn a_stamp_is_found_again_when_another_lock_has_used_its_slot() {
+        let r = FairShare::new(1, 1);
+        r.met(7);
+        let first = r.says(7);
+        r.says(8);
+        assert_eq!(r.next(7, || true), None, "not by its memory");
+        take(&r, 7, &stamps(1, first));
+        let next = r.next(7, || true).expect("it is among the stamps");
+        assert!(next.was == first && next.now >> TAKES_AT != first >> TAKES_AT, "{next:x?}");
     }
 
     #[test]
