@@ -12,7 +12,9 @@ fn key(n: u32) -> [u8; 4] {
 }
 
 fn fill(index: &Index) {
-    (0..KEYS).for_each(|n| drop(index.put(key(n), n.to_le_bytes()).expect("room")));
+    for n in 0..KEYS {
+        index.put(key(n), n.to_le_bytes()).expect("room");
+    }
 }
 
 fn is_whole(index: &Index) {
