@@ -114,7 +114,11 @@ fn images_and_their_budget_survive_the_loss_of_the_membership() {
     }
     let cache = |index: &Index| index.stats().expect("stats").caches[0].clone();
     assert!(cache(&here).image_bytes > 0 && cache(&there).image_bytes > 0);
-    there.set_cache("256KiB").expect("it fits");
+    // On a loaded machine the other node's answers may take longer than the call.
+    within("a smaller budget", || match there.set_cache("256KiB") {
+        Err(e) if e.kind() == ErrorKind::TimedOut => false,
+        done => done.map(|()| true).expect("it fits"),
+    });
     join_again(&first, &a);
     join_again(&first, &b);
     for i in 0..2_000 {
