@@ -84,8 +84,8 @@ impl Index {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a size that is none, or
-    /// too small for one inner node;
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a size that is none,
+    /// or too small for one inner node;
     /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) when nothing came back for
     /// [`Options::timeout_ms`]: the rest follows with the maintenance of later operations.
     pub fn set_cache(&self, size: impl ByteSize) -> Result<()> {

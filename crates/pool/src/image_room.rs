@@ -256,7 +256,8 @@ mod tests {
         assert_eq!((count(1, 7), rooms.reserve((1, 10), 7).count), (1, 0));
     }
 
-    /// The owner knows each cell that it has cut by any of its lines, also when it is granted again.
+    /// The owner knows each cell that it has cut by any of its lines, also when it is granted
+    /// again.
     #[test]
     fn a_cell_is_known_by_each_of_its_lines() {
         let rooms = ImageRoom::default();

@@ -1,10 +1,10 @@
 //! The operations of an embedded session, each in a function of its own, for a tool that counts
 //! instructions per function: `cargo xtask instructions`.
 //!
-//! `dmtree-instructions KEYS [images]`: loads KEYS pairs, reads each leaf once, and then runs [`OPS`]
-//! operations of each kind on keys drawn uniformly, with `images` on leaves that have their images
-//! at the compute node. The keys are made before they are used, and
-//! every answer is checked, outside of the counted functions.
+//! `dmtree-instructions KEYS [images]`: loads KEYS pairs, reads each leaf once, and then runs
+//! [`OPS`] operations of each kind on keys drawn uniformly, with `images` on leaves that have their
+//! images at the compute node. The keys are made before they are used, and every answer is checked,
+//! outside of the counted functions.
 
 mod keys;
 

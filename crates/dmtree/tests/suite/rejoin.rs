@@ -112,7 +112,7 @@ fn images_and_their_budget_survive_the_loss_of_the_membership() {
     for i in 0..2_000 {
         here.put(key(i), "x").expect("put");
     }
-    let cache = |index: &Index| index.stats().expect("stats").caches[0].clone();
+    let cache = |index: &Index| index.stats().expect("stats").caches[0];
     assert!(cache(&here).image_bytes > 0 && cache(&there).image_bytes > 0);
     // On a loaded machine the other node's answers may take longer than the call.
     within("a smaller budget", || match there.set_cache("256KiB") {
