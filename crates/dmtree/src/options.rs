@@ -24,12 +24,12 @@ pub struct Options {
     pub leaf_capacity: u32,
     /// Records of an inner node, 8 to 64.
     pub fanout: u32,
-    /// Share of the cache of each compute node that is for images of the leaves whose tables and
-    /// locks it keeps, 0 to 1; 0 by default. Reads of such a leaf go to that compute node in place
-    /// of a memory node, and where the node reads its own they cost no verb. Worth it in pools
-    /// whose memory nodes are busy. The images lie in the memory that the pool gives compute nodes
-    /// for tables: there are no more than fit there. In an embedded pool they cost instructions and
-    /// save nothing.
+    /// Share of the cache of each compute node that is for images of leaves, 0 to 1; 0 by default.
+    /// The compute node that keeps the table and the lock of a leaf keeps its image. Reads of such
+    /// a leaf go there in place of a memory node, and where the node reads its own they cost no
+    /// verb. Worth it in pools with busy memory nodes. The images lie in the memory that the pool
+    /// gives compute nodes for tables: there are no more than fit there. In an embedded pool they
+    /// cost instructions and save nothing.
     pub images: f64,
     /// Longest wait of one operation for others, ms.
     pub timeout_ms: u64,

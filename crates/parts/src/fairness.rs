@@ -21,8 +21,8 @@
 //! after a bounded time, remembers them, and does not wait for the same ones again.
 //!
 //! Locks share slots, and a slot remembers the stamp of one lock alone. What a node has announced
-//! for a lock is therefore taken from the stamps that it READs with the lock: by its memory alone,
-//! a stamp whose slot another lock has used since would stay for ever, and each of the other nodes
+//! for a lock is therefore taken from the stamps that it READs with the lock. By its memory alone,
+//! a stamp would stay for ever once another lock has used its slot, and each of the other nodes
 //! would leave the lock for that bounded time.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -313,8 +313,8 @@ mod tests {
         assert!(!r.is_awaited(7));
     }
 
-    /// A stamp whose slot another lock has used since is replaced all the same: else the other
-    /// nodes leave the lock to a node that has had it.
+    /// The stamp is replaced although another lock has used its slot: else the other nodes leave
+    /// the lock to a node that has had it.
     #[test]
     fn a_stamp_is_found_again_when_another_lock_has_used_its_slot() {
         let r = FairShare::new(1, 1);
