@@ -13,6 +13,9 @@ use crate::image_room::cell_bytes;
 use crate::node::PoolNode;
 use crate::pieces::Wanted;
 
+/// Times that one node is asked for its free cells: it has none left before that.
+const MOST_ROUNDS: u32 = 16;
+
 impl PoolNode {
     /// Gives an index room for so many bytes of cells with images on this node: with more lines
     /// than [`TABLE_LINES`]. An index has none before. When more is granted, nothing more is until
@@ -74,8 +77,17 @@ impl PoolNode {
     pub async fn recall_images(&self, ep: &Endpoint, index: u32, lines: u8) {
         // Without an answer they are still there, or lost until a garbage collection.
         let _ = self.supply().take_left_cells(ep, index, lines).await;
-        while self.has_image_excess(index)
-            && self.supply().borrow(ep, Wanted::Cells(index, lines)).await
-        {}
+        // Cells of any owner come, half of what a node has each time. Two nodes that both want
+        // theirs give the others to each other, so there is an end to it.
+        for peer in self.supply().peers() {
+            for _ in 0..MOST_ROUNDS {
+                if !self.has_image_excess(index) {
+                    return;
+                }
+                if !self.supply().borrow_from(ep, peer, Wanted::Cells(index, lines)).await.met {
+                    break;
+                }
+            }
+        }
     }
 }

@@ -53,6 +53,16 @@ const MAX_DRAINS: usize = 100;
 /// Pause between two of these rounds, ns.
 const DRAIN_PAUSE_NS: u64 = 5_000_000;
 
+/// What another node has lent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lent {
+    pieces: usize,
+    /// Some of it is what was wanted.
+    pub(crate) met: bool,
+    /// Some of it is free.
+    came: bool,
+}
+
 impl Supply<'_> {
     /// Takes a free piece that is on no other list.
     pub(crate) fn put_piece(self, piece: Piece) {
@@ -256,33 +266,43 @@ impl Supply<'_> {
     /// then.
     pub(crate) async fn borrow(self, ep: &Endpoint, wanted: Wanted) -> bool {
         let mut came = false;
-        let Ok(members) = self.0.fabric.members() else { return false };
-        let is_peer = |n: &NodeId| *n != self.0.cn && self.0.view.is_worth_asking(*n);
-        for peer in members.into_iter().filter(is_peer) {
+        for peer in self.peers() {
             for _ in 0..MAX_ROUNDS {
-                let transfer = self.0.begin_transfer();
-                // A peer that does not answer lends nothing.
-                let Ok(lent) = ask_lend(ep, peer, wanted).await else { break };
-                let all = lent.len();
-                let mut met = false;
-                for (piece, retired) in lent {
-                    met |= !retired && wanted.is_met_by(&piece) && !wanted.is_by_chunks(&piece);
-                    came |= !retired;
-                    match retired {
-                        false => self.put_piece(piece),
-                        true => self.retire_piece(piece),
-                    }
-                }
-                drop(transfer);
-                if met {
+                let lent = self.borrow_from(ep, peer, wanted).await;
+                if lent.met {
                     return true;
                 }
-                if all < MAX_PIECES {
+                came |= lent.came;
+                if lent.pieces < MAX_PIECES {
                     break;
                 }
             }
         }
         came
+    }
+
+    /// The other compute nodes that are worth a call.
+    pub(crate) fn peers(self) -> Vec<NodeId> {
+        let is_peer = |n: &NodeId| *n != self.0.cn && self.0.view.is_worth_asking(*n);
+        let members = self.0.fabric.members().unwrap_or_default();
+        members.into_iter().filter(is_peer).collect()
+    }
+
+    /// Asks one of them, which lends half of what it has.
+    pub(crate) async fn borrow_from(self, ep: &Endpoint, peer: NodeId, wanted: Wanted) -> Lent {
+        let mut lent = Lent::default();
+        let _transfer = self.0.begin_transfer();
+        // A peer that does not answer lends nothing.
+        for (piece, retired) in ask_lend(ep, peer, wanted).await.unwrap_or_default() {
+            lent.pieces += 1;
+            lent.met |= !retired && wanted.is_met_by(&piece) && !wanted.is_by_chunks(&piece);
+            lent.came |= !retired;
+            match retired {
+                false => self.put_piece(piece),
+                true => self.retire_piece(piece),
+            }
+        }
+        lent
     }
 
     /// Whether a living node does not answer. It may hold memory that this node lacks, which comes
