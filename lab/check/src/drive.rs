@@ -2,7 +2,7 @@
 //! failure.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::ops::{Bound, Deref};
 use std::pin::Pin;
@@ -161,7 +161,12 @@ impl<'a> RunContext<'a> {
         let said = |r: &Record| {
             format!("c{} {} since {} ns{}", r.client, r.call, r.called_ns, why(r.client))
         };
-        open.map(said).collect()
+        let mut all: Vec<_> = open.map(said).collect();
+        // Maintenance, agents: what is no operation of a client.
+        let clients: BTreeSet<u32> = log.records().iter().map(|r| r.client).collect();
+        let others = waits.iter().filter(|(slot, _)| !clients.contains(slot));
+        all.extend(others.map(|(slot, why)| format!("slot {slot} waits for {why}")));
+        all
     }
 
     /// The members and their phases.

@@ -12,7 +12,8 @@
 //!    fence;
 //! 4. the parent, where the record of a tombstone has to go.
 //!
-//! For an inner node: its neighbours, the blocks of its records, and the headers of its children.
+//! For an inner node: its neighbours, the blocks of its records and of its right sibling's lower
+//! fence, the headers of its children, and the chains behind those that forward.
 //!
 //! Only unreachable memory counts (`only_away`). A leaf found by a stale route may be a tombstone,
 //! and blocks that it names may have been reused; READs here are unvalidated, and no other
@@ -56,7 +57,7 @@ pub(crate) async fn diagnose_leaf(c: &Client, leaf: GlobalAddr) -> Result<()> {
         return Ok(());
     }
     inspect_table(c, &first).await?;
-    let bytes = c.ep.read(leaf, g.leaf_bytes(first.slots) as u32).await?;
+    let bytes = c.ep.read(leaf, c.node.leaf_bytes(first.slots) as u32).await?;
     let image = bytes.extract(<[u8]>::to_vec);
     let h = NodeHeader::of(&g, leaf, &image);
     for fence in [&h.lo, &h.hi] {
@@ -144,5 +145,22 @@ pub(crate) async fn diagnose_inner(c: &Client, addr: GlobalAddr) -> Result<()> {
     named.iter().for_each(|at| {
         batch.read(*at, g.header() as u32);
     });
-    if batch.is_empty() { Ok(()) } else { only_away(c.ep.batch(batch).await) }
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let mut read = match c.ep.batch(batch).await {
+        Ok(read) => read,
+        Err(e) => return only_away::<()>(Err(e)),
+    };
+    for (i, at) in named.into_iter().enumerate() {
+        let n = read.take_sampled(i).extract(|b| NodeHeader::of(&g, at, b));
+        if at == h.next {
+            // The node ends where its sibling begins, and that is where the sibling's record goes.
+            only_away(Blocks(c).fence_key_in(&n.lo, Validation::Unvalidated).await)?;
+        } else if n.level == 0 && !n.forward.is_null() {
+            // The record of a child that forwards becomes that of the leaf to which it leads.
+            inspect_chain(c, n.forward, at).await?;
+        }
+    }
+    Ok(())
 }
