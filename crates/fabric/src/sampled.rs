@@ -48,6 +48,13 @@ impl Verified {
     pub fn into_buf(self) -> Buf {
         self.0
     }
+
+    /// With parts that a validator has accepted elsewhere.
+    #[must_use]
+    pub fn amended(mut self, amend: impl FnOnce(&mut [u8])) -> Self {
+        amend(&mut self.0);
+        self
+    }
 }
 
 impl Deref for Verified {

@@ -91,7 +91,10 @@ impl Source for RegionRequest {
 
     fn request(&self) -> RunRequest {
         let one = AllocationRequest { from: &self.of, bytes: 8 };
-        RunRequest { count: self.chunks, ..one.request() }
+        // To the record, a run of objects of a chunk each: a collection that looks for lost objects
+        // passes few.
+        let object_bytes = u32::try_from(self.of.chunk_bytes).unwrap_or(1 << 31);
+        RunRequest { count: self.chunks, object_bytes, ..one.request() }
     }
 
     fn turns(&self) -> &Turns {

@@ -235,6 +235,11 @@ impl Tables {
         }
     }
 
+    /// Where tables are, as far as this node knows now.
+    pub(crate) fn known(&self) -> KnownTables {
+        KnownTables(self.directory.iter().map(|base| base.load(Ordering::Acquire)).collect())
+    }
+
     #[inline]
     pub(crate) fn resolve_cached(&self, t: TableId) -> Option<GlobalAddr> {
         let (partition, segment, offset) = t.place()?;
@@ -319,6 +324,19 @@ impl Tables {
                 known.iter().for_each(|k| k.store(0, Ordering::SeqCst));
             }
         }
+    }
+}
+
+/// Where a node knew the tables of all partitions to be, at some time.
+#[derive(Debug)]
+pub struct KnownTables(Box<[u64]>);
+
+impl KnownTables {
+    /// Whether a cell was known to be at this address.
+    pub fn has(&self, t: TableId, at: GlobalAddr) -> bool {
+        let Some((partition, segment, offset)) = t.place() else { return false };
+        let base = self.0[usize::from(partition) * SEGMENTS + segment];
+        base != 0 && GlobalAddr::from_bits(base).plus(offset) == at
     }
 }
 

@@ -89,6 +89,7 @@ pub use crate::cluster::Cluster;
 pub use crate::creation::Creations;
 pub use crate::creation::{Creation, Creator, Opening};
 pub use crate::epoch::{EpochGuard, EpochHandle, QuiescentSection};
+pub use crate::free_lists::KnownTables;
 pub use crate::gates::{Gate, Ungated};
 pub use crate::gc::GarbageCollection;
 pub use crate::gc::{Gc, Held, Lost};

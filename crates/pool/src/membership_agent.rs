@@ -453,6 +453,11 @@ impl PoolMembership<'_> {
         self.0.view.state().living().collect()
     }
 
+    /// The number of the newest state that this node acts on.
+    pub fn epoch(self) -> u64 {
+        self.0.view.state().epoch
+    }
+
     /// How many deaths are complete, as far as this node knows. After each, garbage collection can
     /// find the memory that the dead node held.
     pub fn deaths(self) -> u64 {

@@ -29,7 +29,7 @@ use crate::catalog::Catalog;
 use crate::creation::Creations;
 use crate::creation::Tickets;
 use crate::epoch::{EpochHandle, Epochs};
-use crate::free_lists::Tables;
+use crate::free_lists::{KnownTables, Tables};
 use crate::gates::{Gate, Gates, Ungated};
 use crate::gc::GarbageCollection;
 use crate::gc_log::{GcLog, Span};
@@ -565,6 +565,11 @@ impl PoolNode {
         let owner = Some(at.node()).filter(|n| n.role() == Role::Compute)?;
         let group = (golden_hash(t.bits()) >> 32) % WAIT_GROUPS;
         Some(GlobalAddr::new(owner, WAIT_WORDS + group * WAIT_GROUP_WORDS * 8))
+    }
+
+    /// Where all cells are, as far as this node knows now.
+    pub fn known_tables(&self) -> KnownTables {
+        self.tables.known()
     }
 
     /// Where a cell is, if this node knows. Atomic loads only.
