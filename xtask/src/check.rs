@@ -24,7 +24,7 @@ const OF_THE_FIRST: [Seeds; 5] = [
 /// Of the first system of each other family, if it recovers from crashes, and of [`VARIANTS`].
 const OF_FAMILIES: [Seeds; 3] = [("none", "0..400"), ("crash", "0..200"), ("all", "0..200")];
 /// Systems with a protocol of their own beside the first of their family.
-const VARIANTS: [&str; 1] = ["dmtree-images"];
+const VARIANTS: [&str; 2] = ["dmtree-images", "dmtree-log"];
 /// Of sound systems that do not recover.
 const OF_OTHERS: [Seeds; 1] = [("none", "0..100")];
 
@@ -186,14 +186,14 @@ mod tests {
         let system = |name, family, sound, recovers| serde_json::json!({"name": name, "family": family, "sound": sound, "recovers": recovers});
         let list = serde_json::json!({"systems": [
             system("a", "a", true, true), system("a-without", "a", true, true),
-            system("dmtree-images", "a", true, true),
+            system("dmtree-images", "a", true, true), system("dmtree-log", "a", true, true),
             system("b", "b", true, true), system("b-published", "b", false, false),
             system("c", "b", true, false),
         ]});
         let plan = plan(&list);
         let of = |name| plan.iter().filter(|(n, _)| *n == name).count();
-        let names = ["a", "a-without", "dmtree-images", "b", "b-published", "c"];
-        assert_eq!(names.map(of), [5, 0, 3, 3, 0, 1]);
+        let names = ["a", "a-without", "dmtree-images", "dmtree-log", "b", "b-published", "c"];
+        assert_eq!(names.map(of), [5, 0, 3, 3, 3, 0, 1]);
     }
 
     #[test]

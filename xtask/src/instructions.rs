@@ -26,7 +26,8 @@ const OPERATIONS: [(&str, u64); 7] = [
 ];
 /// How the index is made: what follows the name of an operation in the table, and the argument of
 /// the program.
-const KINDS: [(&str, Option<&str>); 2] = [("", None), (" (images)", Some("images"))];
+const KINDS: [(&str, Option<&str>); 3] =
+    [("", None), (" (images)", Some("images")), (" (log)", Some("log"))];
 /// The functions of the program that are counted.
 const COUNTED: &str = "dmtree_instructions::count_";
 /// Difference to the table that is tolerated.

@@ -20,6 +20,7 @@ mod key_order;
 mod leaf;
 mod learned;
 mod lock;
+mod log;
 mod maintenance;
 mod marks;
 mod mutants;

@@ -195,4 +195,14 @@ dmtree_parts::mutants! {
     ImagedNoLease,
     /// An image stays open while keys of its leaf move to another one.
     ImagedNotClosed,
+    /// A write is shown before its record is durable.
+    LogAckEarly,
+    /// A repair takes the leaf without its records.
+    LogForgotten,
+    /// A record counts although its leaf has it, or something newer.
+    LogOldRecords,
+    /// A place in a ring is used again before its leaves are written back.
+    LogCutEarly,
+    /// A change of a leaf leaves its count as it was.
+    LogCountKept,
 }

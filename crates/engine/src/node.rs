@@ -43,6 +43,7 @@ use crate::format::{Child, Geometry, LockTag, table};
 use crate::hop::Places;
 use crate::learned::NodeModels;
 use crate::lock::{HeldLock, LeafLockWords, Lockable};
+use crate::log::WriteLog;
 use crate::maintenance::{Admission, CacheBudget, GcRun};
 use crate::mutants::Mutants;
 use crate::{Mark, Models, Mutant, Options, Route, Tables};
@@ -122,6 +123,8 @@ pub struct DmNode {
     mutants: Mutants,
     /// Of a durable index.
     pub(crate) journal: OnceLock<IndexJournal>,
+    /// Where writes to leaves with images are durable before their leaves.
+    pub(crate) log: Option<WriteLog>,
     pub(crate) maintenance: Maintenance<Chore, GcRun>,
     /// Where leaves have images at this node, and mirrors: which ones.
     pub(crate) admission: Option<Admission>,
@@ -182,13 +185,14 @@ impl DmNode {
             leaf_arenas: o
                 .capacities()
                 .into_iter()
-                .map(|c| (c, arena(KIND_LEAF, g.leaf_bytes(c))))
+                .map(|c| (c, arena(KIND_LEAF, o.leaf_bytes(c))))
                 .collect(),
             lock_words: OnceLock::new(),
             changes: AtomicU32::new(0),
             abandoned_locks: AbandonedLocks::default(),
             mutants: Mutants::default(),
             journal: OnceLock::new(),
+            log: WriteLog::of(o),
             maintenance: Maintenance::default(),
             budget: CacheBudget::new(cx.cache_bytes, inner_bytes),
             admission: (mirrored && image_bytes > 0).then(Admission::default),
@@ -282,7 +286,8 @@ impl DmNode {
         tag != 0 && (self.abandoned_locks.get(&(tag, word.bits())).is_some() || self.is_gone(tag))
     }
 
-    fn is_gone(&self, tag: u64) -> bool {
+    /// Whether a lock's holder is dead, and revoked everywhere.
+    pub(crate) fn is_gone(&self, tag: u64) -> bool {
         if self.has(Mutant::NoTakeOver) {
             return false;
         }
@@ -349,7 +354,6 @@ impl DmNode {
         self.maintenance.push(chore);
     }
 
-    /// A reader has found this leaf's table unbuilt.
     /// Pieces of maintenance and recovery that are due, by what they do.
     pub fn due(&self) -> BTreeMap<&'static str, u64> {
         let mut due = self.maintenance.waiting(Chore::name);
@@ -360,6 +364,7 @@ impl DmNode {
         due
     }
 
+    /// A reader has found this leaf's table unbuilt.
     pub(crate) fn push_build(&self, route: Route) {
         let mut builds = self.builds.lock().expect("no panic under this lock");
         if builds.len() < MAX_BUILDS {
@@ -371,6 +376,11 @@ impl DmNode {
     /// Whether leaves wait for an image, or images have to go: two loads.
     pub(crate) fn are_images_due(&self) -> bool {
         self.budget.is_due() || self.is_admission_due()
+    }
+
+    /// Whether leaves have to be written back: a load.
+    pub(crate) fn is_cut_due(&self) -> bool {
+        self.log.as_ref().is_some_and(WriteLog::is_cut_due)
     }
 
     /// Whether leaves wait for an image: a load.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::DmNode;
 use crate::format::{Geometry, MAX_SLOTS, table};
 use crate::hop::Places;
+use crate::log::{LEAST_RECORDS, Layout};
 
 /// Placement of the fingerprint tables (and so of the leaf locks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,6 +107,11 @@ pub struct Options {
     /// Share of a compute node's cache budget that is for images of the leaves that it owns, 0 to
     /// 1. With 0 there are none.
     pub images: f64,
+    /// KiB on each memory node of the log of each compute node, for writes to leaves with images:
+    /// they are durable there before they are in their leaves. With 0 every write goes to its leaf.
+    pub log_kib: u32,
+    /// Groups of a compute node's clients with a ring of the log each, 1 to 64.
+    pub log_groups: u32,
     /// What a laboratory switches.
     pub techniques: Techniques,
     /// Longest wait of one operation for others, ms.
@@ -121,6 +127,8 @@ impl Default for Options {
             neighbourhood: 0,
             fanout: 32,
             images: 0.0,
+            log_kib: 0,
+            log_groups: 8,
             techniques: Techniques::default(),
             timeout_ms: 10_000,
         }
@@ -151,6 +159,20 @@ impl Options {
         }
     }
 
+    /// Offset of the count word of a leaf that a log may have records of: behind the shadow.
+    pub(crate) fn count_at(&self, capacity: usize) -> usize {
+        let g = self.geometry();
+        g.shadow_at(capacity) + 8 + g.entry()
+    }
+
+    /// Bytes of a leaf, in whole lines.
+    pub(crate) fn leaf_bytes(&self, capacity: usize) -> usize {
+        match self.log_kib {
+            0 => self.geometry().leaf_bytes(capacity),
+            _ => (self.count_at(capacity) + 8).next_multiple_of(64),
+        }
+    }
+
     /// The capacities that leaves may have.
     pub fn capacities(&self) -> Vec<usize> {
         match self.techniques.tables {
@@ -166,11 +188,12 @@ impl Options {
     pub fn check(&self) -> dmtree_fabric::Result<()> {
         let t = &self.techniques;
         let (k, v) = (self.key_inline_bytes, self.value_inline_bytes);
-        let values = [k, v, self.fanout, t.locks, t.error_bound, t.page_leaves];
+        let values = [k, v, self.fanout, t.locks, t.error_bound, t.page_leaves, self.log_groups];
         let mut all = RANGES.iter().zip(values);
         all.try_for_each(|(range, value)| range.check(value.into()))?;
         self.check_models()?;
         self.check_images()?;
+        self.check_log()?;
         if t.tables == Tables::None {
             self.check_leaf()?;
             let technique = [
@@ -216,6 +239,24 @@ impl Options {
                 self.geometry().leaf_image(self.leaf_capacity as usize),
                 (usize::from(u8::MAX) - usize::from(table::lines(self.leaf_capacity as usize)))
                     * 64
+            )));
+        }
+        Ok(())
+    }
+
+    /// The log of writes to leaves with images.
+    fn check_log(&self) -> dmtree_fabric::Result<()> {
+        let (kib, groups, layout) = (self.log_kib, self.log_groups, Layout::of(self));
+        if kib > 0 && self.images <= 0.0 {
+            return Err(Error::invalid(format!(
+                "log_kib is {kib}; an index without images has no log, 0"
+            )));
+        }
+        if kib > 0 && layout.segment < LEAST_RECORDS * layout.record as u64 {
+            let least = (layout.least_bytes() * u64::from(groups)).div_ceil(1024);
+            return Err(Error::invalid(format!(
+                "log_kib is {kib}; {groups} groups with entries of {} bytes need {least} at least",
+                self.geometry().entry()
             )));
         }
         Ok(())
@@ -311,6 +352,12 @@ impl Options {
             // A few images, in a large cache.
             o.images = 0.01;
         }
+        if self.log_kib > 0 {
+            o.log_groups = of(&[1, 2]);
+            // The smallest, which is full after some writes, and a larger one.
+            o.log_kib = (Layout::of(&o).least_bytes() as u32 * o.log_groups).div_ceil(1024)
+                * of(&[1, 4, 16]);
+        }
         let mut coin = || of(&[0, 1]) == 1;
         if switches && coin() {
             let t = &mut o.techniques;
@@ -344,6 +391,7 @@ pub(crate) const RANGES: &[Range] = &[
     range("locks", 1, 1 << 20, 1),
     range("error_bound", 1, 4096, 1),
     range("page_leaves", 1, 1 << 12, 1),
+    range("log_groups", 1, 64, 1),
 ];
 
 const fn range(name: &'static str, low: u64, high: u64, step: u64) -> Range {

@@ -9,6 +9,8 @@ use crate::{DmTree, Mark, Models, Mutant, Options, Tables};
 
 /// The share of the cache budget for images where a system has any.
 const IMAGES: f64 = 0.5;
+/// KiB of each compute node's log where a system has one.
+const LOG_KIB: u32 = 1 << 10;
 
 /// Every system of this crate.
 pub fn systems() -> Vec<SystemSpec> {
@@ -17,7 +19,10 @@ pub fn systems() -> Vec<SystemSpec> {
     let images = Options { images: IMAGES, ..Options::default() };
     let about = "DMTree with images of leaves at their owners";
     let images = spec(("dmtree-images", "dmtree"), about, &images);
-    vec![SystemSpec { draw: draw_all, ..all }, images]
+    let log = Options { images: IMAGES, log_kib: LOG_KIB, ..Options::default() };
+    let about = "DMTree with images of leaves, and writes that are durable in a log";
+    let log = spec(("dmtree-log", "dmtree"), about, &log);
+    vec![SystemSpec { draw: draw_all, ..all }, images, log]
 }
 
 dmtree_parts::any_options! { Options => DmTree }
@@ -60,8 +65,14 @@ fn mutants(o: &Options) -> Vec<peer::Mutant> {
         ("ImagedFirst", soon(NodeFaultSet::None, 60, "access")),
         ("ImagedLeafRead", soon(NodeFaultSet::Crash, 6000, "history")),
         ("ImagedNotClosed", soon(NodeFaultSet::Crash, 320, "history")),
+        ("LogAckEarly", soon(NodeFaultSet::None, 20, "structure")),
+        ("LogForgotten", soon(NodeFaultSet::None, 20, "structure")),
+        ("LogOldRecords", soon(NodeFaultSet::None, 20, "structure")),
+        ("LogCutEarly", soon(NodeFaultSet::Crash, 400, "structure")),
+        ("LogCountKept", soon(NodeFaultSet::Crash, 200, "structure")),
     ];
     let own = match (o.techniques.tables, o.neighbourhood, o.techniques.models) {
+        _ if o.log_kib > 0 => Some("Log"),
         _ if o.images > 0.0 => Some("Imaged"),
         (Tables::None, 0, Models::None) => Some("Word"),
         (Tables::None, 0, _) => Some("Learn"),
@@ -73,7 +84,7 @@ fn mutants(o: &Options) -> Vec<peer::Mutant> {
     let is_coarse = o.techniques.models == Models::Likeliest;
     let is_own = |name: &&str| match own {
         Some(own) => name.starts_with(own) && !(is_coarse && borders.contains(name)),
-        None => ["Word", "Hop", "Learn", "Imaged"].iter().all(|of| !name.starts_with(of)),
+        None => ["Word", "Hop", "Learn", "Imaged", "Log"].iter().all(|of| !name.starts_with(of)),
     };
     peer::Mutant::list(Mutant::ALL.iter().map(|m| m.name()).filter(is_own), &soon)
 }

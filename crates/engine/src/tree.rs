@@ -61,6 +61,7 @@ impl DmTree {
         self.client.node.maintenance.any()
             || self.client.node.is_build_due()
             || self.client.node.are_images_due()
+            || self.client.node.is_cut_due()
             || self.client.node.pool.reclaimer().reclaim_due()
     }
 

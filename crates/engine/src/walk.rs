@@ -26,21 +26,37 @@
 //! and maintenance has run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_fabric::{Error, GlobalAddr, NodeId, OpKind, OpOutcome, Result};
 use dmtree_parts::Shape;
 use dmtree_pool::BlockPtr;
 
-use crate::format::{Child, Header, Place, Stored, Table, inner, u64_at, unchecked_header};
+use crate::format::{
+    Child, Geometry, Header, Place, SlotState, Stored, Table, inner, slot, u64_at, unchecked_header,
+};
 use crate::hop::replica;
 use crate::leaf::{Blocks, Images, LeafCopy, Leaves, NodeHeader, block_of};
 use crate::learned::{LeafEntry, Published};
 use crate::lock::{Confirmed, TableLocks, WordLocks};
+use crate::log::{Replay, Scan, Since};
 use crate::router::{InnerRead, Router};
 use crate::{Client, KeyHash, Route, fence_tag, is_away};
 
 fn broken(what: &str, at: GlobalAddr) -> Error {
     Error::corrupt(format!("{what} at {at}"))
+}
+
+/// Whether two copies of a leaf are the same: of free slots word0 counts alone.
+fn is_image(g: &Geometry, image: &LeafCopy, leaf: &LeafCopy) -> bool {
+    let header = 0..g.slot_at(0);
+    image.bytes[header.clone()] == leaf.bytes[header]
+        && (0..leaf.capacity).all(|i| {
+            let (image, leaf) = (image.entry(g, i), leaf.entry(g, i));
+            let is_free = slot::unchecked(g, leaf).is_some_and(|s| s.state == SlotState::Free);
+            let len = if is_free { 8 } else { leaf.len() };
+            image[..len] == leaf[..len]
+        })
 }
 
 /// A child, as the level above names it.
@@ -57,6 +73,8 @@ pub(crate) struct Walk<'c> {
     seen: BTreeSet<u64>,
     blocks: BTreeSet<u64>,
     models: Option<Published<'c>>,
+    /// What the rings of the log have, by memory node.
+    records: BTreeMap<NodeId, Arc<Scan>>,
 }
 
 impl<'c> Walk<'c> {
@@ -69,7 +87,7 @@ impl<'c> Walk<'c> {
         };
         let shape = Shape { levels: u32::from(top.level), ..Shape::default() };
         let (seen, blocks) = (BTreeSet::new(), BTreeSet::new());
-        let mut walk = Self { c, shape, seen, blocks, models: None };
+        let mut walk = Self { c, shape, seen, blocks, models: None, records: BTreeMap::new() };
         let header = NodeHeader::of_inner(&c.node.g, top.node.generation, top.level);
         let mut named = vec![Named { low: Vec::new(), child: header.child(root) }];
         for level in (1..=top.level).rev() {
@@ -171,7 +189,12 @@ impl<'c> Walk<'c> {
             if !self.seen.insert(addr.bits()) {
                 return Err(broken("a leaf is reached twice", addr));
             }
-            let leaf = Leaves(c).read(addr, n.child.slots).await?;
+            let mut leaf = Leaves(c).read(addr, n.child.slots).await?;
+            let route = NodeHeader::of(g, addr, &leaf.bytes).route(addr);
+            if c.node.log.is_some() && route.is_imaged() {
+                let records = self.records(addr).await?;
+                leaf = Replay(c).overlaid(&route, &records).await?;
+            }
             let h = leaf.header(c);
             let right = h.ver.generation == n.child.generation
                 && h.table == n.child.table
@@ -200,13 +223,23 @@ impl<'c> Walk<'c> {
             self.shape.fill[live] += 1;
             self.shape.keys += live as u64;
             *capacities.entry(leaf.capacity as u32).or_default() += 1;
-            self.shape.structure_bytes += g.leaf_bytes(leaf.capacity) as u64;
+            self.shape.structure_bytes += c.node.leaf_bytes(leaf.capacity);
             if c.node.has_tables() {
                 self.shape.table_bytes += u64::from(h.table.lines()) * 64;
             }
         }
         self.shape.leaves = capacities.into_iter().collect();
         Ok(())
+    }
+
+    /// What the rings on the memory node of a leaf have.
+    async fn records(&mut self, leaf: GlobalAddr) -> Result<Arc<Scan>> {
+        if let Some(known) = self.records.get(&leaf.node()) {
+            return Ok(known.clone());
+        }
+        let records = Replay(self.c).records(leaf, Since::Now).await?;
+        self.records.insert(leaf.node(), records.clone());
+        Ok(records)
     }
 
     /// Whether a relocated tombstone, not unlinked yet, leads to the leaf that has its range now.
@@ -260,7 +293,7 @@ impl<'c> Walk<'c> {
         }
         let Some(cell) = c.cell(table).await? else { return Ok(()) };
         match Images(c).whole_in(cell, &route).await? {
-            Some(image) if image.bytes[..] == leaf.bytes[..] => Ok(()),
+            Some(image) if is_image(&c.node.g, &image, leaf) => Ok(()),
             Some(_) => Err(broken("an image that is not its leaf", addr)),
             None => match c.cell(table).await? {
                 Some(_) => Err(broken("a table without its leaf's image", addr)),

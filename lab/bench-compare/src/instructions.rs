@@ -1,10 +1,10 @@
 //! The operations of an embedded session, each in a function of its own, for a tool that counts
 //! instructions per function: `cargo xtask instructions`.
 //!
-//! `dmtree-instructions KEYS [images]`: loads KEYS pairs, reads each leaf once, and then runs
+//! `dmtree-instructions KEYS [images|log]`: loads KEYS pairs, reads each leaf once, and then runs
 //! [`OPS`] operations of each kind on keys drawn uniformly, with `images` on leaves that have their
-//! images at the compute node. The keys are made before they are used, and every answer is checked,
-//! outside of the counted functions.
+//! images at the compute node, with `log` also through a log that is never full. The keys are made
+//! before they are used, and every answer is checked, outside of the counted functions.
 
 mod keys;
 
@@ -21,6 +21,8 @@ const OPS: u64 = 20_000;
 const SCAN_PAIRS: u64 = 50;
 /// Share of the cache for images: more than all leaves take.
 const IMAGES: f64 = 0.8;
+/// Room for all writes of a run.
+const LOG_KIB: u32 = 64 << 10;
 /// An image has 1472 bytes and 32 slots, and all leaves have one.
 const IMAGE_BYTES_PER_KEY: u64 = 1472 / 32;
 /// Keys of one call of `get_many`.
@@ -30,17 +32,19 @@ const WARM_STEP: u64 = 8;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let keys = arguments.next().context("dmtree-instructions KEYS [images]")?;
-    let has_images = match arguments.next().as_deref() {
-        None => false,
-        Some("images") => true,
-        Some(other) => bail!("{other:?} is neither a number of keys nor \"images\""),
+    let keys = arguments.next().context("dmtree-instructions KEYS [images|log]")?;
+    let (has_images, log_kib) = match arguments.next().as_deref() {
+        None => (false, 0),
+        Some("images") => (true, 0),
+        Some("log") => (true, LOG_KIB),
+        Some(other) => bail!("{other:?} is neither \"images\" nor \"log\""),
     };
     let keys: u64 = keys.parse().context("a number of keys")?;
     ensure!(keys >= 2 * OPS, "at least {} keys", 2 * OPS);
     let bytes = (keys * 200).max(64 << 20);
-    let pool = Pool::embedded().memory(bytes).cache(bytes).table_memory(bytes).open()?;
-    let options = Options::default().images(if has_images { IMAGES } else { 0.0 });
+    let memory = bytes + (u64::from(log_kib) << 10);
+    let pool = Pool::embedded().memory(memory).cache(bytes).table_memory(bytes).open()?;
+    let options = Options::default().images(if has_images { IMAGES } else { 0.0 }).log_kib(log_kib);
     let index = pool.create("instructions", options)?;
     let mut s = index.session()?;
     s.load((0..keys).map(|n| (key(n).to_vec(), value(n).to_vec())), LoadOrder::Unsorted)?;

@@ -168,8 +168,8 @@ settings! {
         mn_cores: Option<u32> = None,
         /// Where the CPU time of an index comes from, on fabric sim: charged (the steps that it
         /// names), measured (the time of its code on this machine; figures vary), or counted (its
-        /// instructions of docs/instructions.md, which has those of dmtree and
-        /// dmtree-images). By default measured for a system that another program has added and that
+        /// instructions of docs/instructions.md, which has those of dmtree, dmtree-images and
+        /// dmtree-log). By default measured for a system that another program has added and that
         /// does not say that it charges.
         #[arg(long, value_name = "SOURCE", hide_possible_values = true)]
         #[serde(skip_serializing_if = "Option::is_none")]

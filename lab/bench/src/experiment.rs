@@ -19,7 +19,7 @@ pub const BUILTIN: &[(&str, &str)] = built_in! {
     "breakdown", "ablation-published", "kv-size", "cache-budget", "scan-length", "resources",
     "scale", "sherman-slides", "smart-factors", "smart-clients", "smart-cache", "chime-factors",
     "chime-sweeps", "rolex-sweeps", "rolex-factors", "amplification", "rpc-cores", "beyond", "dlsm-readme", "dlsm-scale", "dlsm-compaction",
-    "dlsm-budget", "images-use", "beyond-scale",
+    "dlsm-budget", "images-use", "beyond-scale", "beyond-log",
 };
 
 /// An experiment: its name and its settings.

@@ -244,6 +244,10 @@ pub(crate) fn size_and_open(
     let c = &first.config;
     let memory_bytes = sizing::memory(c, &first.workload, bytes_per_key(&g.system, c));
     let options = options_for(&g.system, c);
+    let memory_bytes = match c.memory_bytes {
+        Some(_) => memory_bytes,
+        None => memory_bytes + sizing::logs(&options.typed(), c, memory_bytes),
+    };
     let tables = sizing::tables(c, memory_bytes) + sizing::images(&options.typed(), c);
     let spec = pool_spec(c, memory_bytes, tables)?;
     Opened::create(g.system.name, &change(options)?, &spec)

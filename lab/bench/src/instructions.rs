@@ -14,7 +14,8 @@ use crate::simulated::Profile;
 const TABLE: &str = include_str!("../../../docs/instructions.md");
 
 /// The systems that are counted, and what follows the name of an operation in their rows.
-const COUNTED: [(&str, &str); 2] = [("dmtree", ""), ("dmtree-images", " (images)")];
+const COUNTED: [(&str, &str); 3] =
+    [("dmtree", ""), ("dmtree-images", " (images)"), ("dmtree-log", " (log)")];
 
 /// Pairs of a scan that is counted.
 const SCAN_PAIRS: u64 = 50;

@@ -1,6 +1,7 @@
 //! The memory that a cell needs, and whether it is available.
 
 use dmtree_parts::peer::leaf_bytes_per_key;
+use dmtree_pool::PoolOptions;
 use dmtree_workload::{KeyForm, OpKind, Workload};
 use serde_json::Value;
 
@@ -109,6 +110,21 @@ pub fn tables(c: &Config, memory: u64) -> u64 {
 pub fn images(options: &Value, c: &Config) -> u64 {
     let share = options.get("images").and_then(Value::as_f64).unwrap_or(0.0);
     rounded_up((c.cache_bytes.0 as f64 * share * 2.0) as u64, 64)
+}
+
+/// Bytes of each memory node for the logs of the compute nodes. Each ring is a run of whole chunks:
+/// `memory`, what a memory node has besides, tells how large these are at most.
+pub fn logs(options: &Value, c: &Config, memory: u64) -> u64 {
+    let of = |name| options.get(name).and_then(Value::as_u64).unwrap_or(0);
+    if of("log_kib") == 0 {
+        return 0;
+    }
+    let (groups, pool) = (of("log_groups").max(1), PoolOptions::default());
+    let ring = (of("log_kib") * 1024 / groups).saturating_add(64);
+    let rings = groups * u64::from(c.cns);
+    let memory_bytes_per_node = memory.saturating_add(rings.saturating_mul(ring));
+    let chunk = PoolOptions { memory_bytes_per_node, ..pool }.chosen_chunk_bytes();
+    rings.saturating_mul(rounded_up(ring, chunk))
 }
 
 /// Bytes of memory that this machine has available; a default when unknown.

@@ -25,7 +25,7 @@
 //! delete queues it again.
 
 use dmtree_fabric::verb::{VerbVec, write as write_verb, write_word};
-use dmtree_fabric::{Buf, Error, Result, Step};
+use dmtree_fabric::{Buf, Effect, Error, Result, Step};
 use dmtree_pool::Grant;
 
 use crate::format::{FenceArea, MAX_RANGE, SlotState, put_slot};
@@ -36,6 +36,7 @@ use crate::leaf::{
     Blocks, Images, LeafCopy, LeafImage, LeafMemory, Leaves, NodeHeader, Tombstones,
 };
 use crate::lock::{LeafLocks, Locked};
+use crate::log::Cut;
 use crate::router::{Router, route_of};
 use crate::{Chore, Client, KeyHash, Mark, Mutant, Route, Unlock, fence_tag, invariants};
 
@@ -91,6 +92,17 @@ impl<'c> Merge<'c> {
             Mark::MergeLarge.hit();
             c.unlock(b).await?;
             return c.unlock(a).await.map(|()| false);
+        }
+        // Entries are staged where records may say something else.
+        let completed = async {
+            Cut(c).complete(&a).await?;
+            Cut(c).complete(&b).await
+        };
+        if let Err(e) = completed.await {
+            if e.effect() == Effect::None {
+                c.unlock(b).await?;
+            }
+            return c.fail(a, e).await;
         }
         let copies = async {
             let copy_a = Leaves(c).read(ra.leaf, ra.capacity).await?;

@@ -145,11 +145,11 @@ enum Glance {
 pub(crate) struct Entries<'c>(pub &'c Client);
 
 impl Entries<'_> {
-    /// READs a slot until it is whole, and compares its key. A hit's value replaces `out`. The slot
-    /// may have been READ once already.
+    /// READs a slot until it is whole, and compares its key, in this generation of its leaf. A
+    /// hit's value replaces `out`. The slot may have been READ once already.
     pub(crate) async fn probe(
         self,
-        place: Place,
+        (place, generation): (Place, u16),
         mut looked: Option<Looked>,
         key: HashedKey<'_>,
         out: &mut Vec<u8>,
@@ -165,7 +165,7 @@ impl Entries<'_> {
                     bytes.extract(|bytes| self.look(place, bytes, key, out))
                 }
             };
-            if let Some(probe) = self.judge_looked(now, key.0, out).await? {
+            if let Some(probe) = self.judge_looked((now, generation), key.0, out).await? {
                 return Ok(probe);
             }
             Mark::EntryTorn.hit();
@@ -183,13 +183,13 @@ impl Entries<'_> {
     /// The content of a sampled slot; `None` when it (or its block) was torn.
     pub(crate) async fn judge(
         self,
-        place: Place,
+        (place, generation): (Place, u16),
         bytes: &Sampled,
         key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Probe>> {
         let looked = bytes.extract(|b| self.look(place, b, key, out));
-        self.judge_looked(looked, key.0, out).await
+        self.judge_looked((looked, generation), key.0, out).await
     }
 
     /// Checks a sampled slot and compares its key. An inline value of a hit replaces `out`.
@@ -208,15 +208,22 @@ impl Entries<'_> {
         }
     }
 
-    /// READs the block of a slot, if it takes that to tell; `None` when slot or block was torn.
+    /// READs the block of a slot, if it takes that to tell; `None` when slot or block was torn. The
+    /// block of another generation's entry is left alone: that leaf may be behind its image, and
+    /// its block gone.
     pub(crate) async fn judge_looked(
         self,
-        looked: Looked,
+        (looked, generation): (Looked, u16),
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<Probe>> {
         let crc = looked.crc;
         Ok(match looked.glance {
+            Glance::HitValueIn(ver, _) | Glance::MaybeIn(ver, _)
+                if ver.generation != generation =>
+            {
+                Some(Probe::Other { ver })
+            }
             Glance::Torn | Glance::Other(_) | Glance::Hit(_) => looked.probe(),
             Glance::HitValueIn(ver, block) => {
                 Mark::ValueBlock.hit();

@@ -129,7 +129,7 @@ pub(crate) struct LeafImage {
 impl LeafImage {
     /// Of a new leaf. With its header comes the tag of its upper fence.
     pub async fn new(c: &Client, s: &NewLeaf, (header, fence): (&NodeHeader, u32)) -> Result<Self> {
-        let mut bytes = c.ep.buf(c.node.g.leaf_bytes(s.capacity) as u32).await?;
+        let mut bytes = c.ep.buf(c.node.leaf_bytes(s.capacity) as u32).await?;
         bytes.fill(0);
         Ok(Self::with(c, s.grant.addr, (header, fence), bytes))
     }

@@ -91,12 +91,12 @@ impl Images<'_> {
             memory.read(at.offset(), &mut own[..len])?;
             drop(memory);
             let looked = Entries(c).look(place, &own[..len], key, out);
-            return Entries(c).judge_looked(looked, key.0, out).await;
+            return Entries(c).judge_looked((looked, route.generation), key.0, out).await;
         }
         c.ep.step(Step::Entry);
         let read = c.ep.read(at, len as u32);
         match reached(read.await)? {
-            Some(bytes) => Entries(c).judge(place, &bytes, key, out).await,
+            Some(bytes) => Entries(c).judge((place, route.generation), &bytes, key, out).await,
             None => Ok(None),
         }
     }

@@ -41,6 +41,7 @@ use crate::format::{
     unchecked_header,
 };
 use crate::lock::{LONG_WAIT, Locked};
+use crate::log::Replay;
 use crate::point::Present;
 use crate::recovery::{LeafRecovery, diagnose_leaf};
 use crate::{Client, HashedKey, Mark, Mutant, Route};
@@ -205,6 +206,9 @@ impl Leaves<'_> {
             && let Some(image) = Images(self.0).whole_in(l.at, &l.route).await?
         {
             return Ok(image);
+        }
+        if l.route.is_imaged() && self.0.node.log.is_some() {
+            return Replay(self.0).leaf(&l.route).await;
         }
         match l.image.take() {
             Some(image) if image.is_whole() => Ok(image),

@@ -29,6 +29,11 @@ impl Tags {
         Self { base, acquisitions: Cell::new(0) }
     }
 
+    /// The number of the client on its node.
+    pub fn client(&self) -> usize {
+        (self.base >> 16 & 0xffff) as usize
+    }
+
     /// A tag that this client never used before, except by wrap-around of its counter; never 0.
     #[inline]
     pub fn next(&self) -> LockTag {

@@ -309,8 +309,8 @@ impl Collector for Collection<'_> {
         let held = self.0.node.pool.collection().collect(&self.0.ep, &gc_run.gc, what).await?;
         gc_run.found.doubly = (held.twice.len() + gc_run.live.overlaps(&held)) as u64;
         for (lo, route) in std::mem::take(&mut gc_run.own.moved) {
-            let bytes = self.0.node.g.leaf_bytes(route.capacity) as u64;
-            if !held.has(Span::object(route.leaf, bytes.next_multiple_of(64))) {
+            let bytes = self.0.node.leaf_bytes(route.capacity);
+            if !held.has(Span::object(route.leaf, bytes)) {
                 gc_run.own.moved.push((lo, route));
             }
         }

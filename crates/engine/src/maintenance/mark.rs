@@ -28,9 +28,12 @@
 use dmtree_fabric::{GlobalAddr, Result, Step};
 use dmtree_pool::{BlockPtr, Span};
 
+use crate::Route;
 use crate::format::{SlotState, Stored, inner};
 use crate::leaf::{Blocks, LeafCopy, Leaves, NodeHeader, block_of};
+use crate::lock::{Confirmed, TableLocks};
 use crate::maintenance::{Collection, GcRun};
+use crate::recovery::LeafRecovery;
 use crate::router::Router;
 
 impl Collection<'_> {
@@ -94,13 +97,14 @@ impl Collection<'_> {
         let mut route = Router(c).route(key).await?;
         let mut backoff = c.ep.backoff("a leaf to mark", route.leaf);
         let leaf = loop {
-            let leaf = Leaves(c).read(route.leaf, route.capacity).await?;
-            let h = leaf.header(c);
-            if h.ver.generation == route.generation && h.forward.is_null() {
-                let lo = Blocks(c).fence(h.lo).await?.unwrap_or_default();
-                let hi = Blocks(c).fence(h.hi).await?;
-                if &lo[..] <= key && hi.as_deref().is_none_or(|hi| key < hi) {
-                    break leaf;
+            if let Some(leaf) = self.settled(&route).await? {
+                let h = leaf.header(c);
+                if h.ver.generation == route.generation && h.forward.is_null() {
+                    let lo = Blocks(c).fence(h.lo).await?.unwrap_or_default();
+                    let hi = Blocks(c).fence(h.hi).await?;
+                    if &lo[..] <= key && hi.as_deref().is_none_or(|hi| key < hi) {
+                        break leaf;
+                    }
                 }
             }
             backoff.step().await?;
@@ -112,6 +116,24 @@ impl Collection<'_> {
         let hi = Blocks(c).fence(h.hi).await?;
         self.leaf_tombstones(h.next, hi.as_deref(), gc_run).await?;
         Ok(hi)
+    }
+
+    /// A leaf whose entries name all of its blocks. Where a log may have records of it, that is its
+    /// image, once its lock was seen free: a write that has failed leaves a lock, and perhaps a
+    /// record with a block that no image names yet. `None`: it could not be seen now.
+    async fn settled(self, route: &Route) -> Result<Option<LeafCopy>> {
+        let c = self.0;
+        if c.node.log.is_none() || !route.is_imaged() {
+            return Leaves(c).read(route.leaf, route.capacity).await.map(Some);
+        }
+        match TableLocks(c).confirm(route.table, route.capacity).await? {
+            Confirmed::Exact(_) => Leaves(c).current(route).await.map(Some),
+            Confirmed::Locked | Confirmed::Unbuilt | Confirmed::Odd => {
+                LeafRecovery(c).help_route(route).await?;
+                c.op.quiescent_point();
+                Ok(None)
+            }
+        }
     }
 
     fn copy(self, leaf: &LeafCopy, gc_run: &mut GcRun) {

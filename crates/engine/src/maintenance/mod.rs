@@ -8,9 +8,10 @@
 //!    recover an abandoned lock, inspect a leaf again, continue a sweep, a piece of the garbage
 //!    collection;
 //! 3. build tables that readers have found unbuilt;
-//! 4. take images that are beyond a room that has become smaller;
-//! 5. reclaim: move objects from the limbo list to the free lists;
-//! 6. give an image to a leaf that is used much, or take one from a leaf that is not.
+//! 4. write leaves back, so that the log has room;
+//! 5. take images that are beyond a room that has become smaller;
+//! 6. reclaim: move objects from the limbo list to the free lists;
+//! 7. give an image to a leaf that is used much, or take one from a leaf that is not.
 //!
 //! A chore is one operation with a pin of its own. It is idempotent and checks its premises anew,
 //! since any client may have done the work meanwhile. Chores that the next operation on the same
@@ -53,6 +54,7 @@ use crate::inner::{InnerLocks, InnerMerge, Records};
 use crate::leaf::Leaves;
 use crate::learned::Trainer;
 use crate::lock::LeafLocks;
+use crate::log::Cut;
 use crate::recovery::{LeafRecovery, recover_lock};
 use crate::router::Router;
 use crate::{Chore, Client, Mark, Unlock, is_away};
@@ -71,6 +73,9 @@ pub(crate) async fn maintain(c: &Client) -> Result<Work> {
     }
     if c.node.is_build_due() {
         return build_some(c).await;
+    }
+    if c.node.is_cut_due() && Cut(c).piece().await? == Work::Some {
+        return Ok(Work::Some);
     }
     if c.node.budget.is_due() {
         if Shrink(c).piece().await? == Work::Some {

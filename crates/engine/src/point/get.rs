@@ -233,7 +233,7 @@ impl<'c> Reads<'c> {
         for slot in slots {
             let probe = match route.is_imaged() {
                 false => {
-                    let place = Place { leaf: route.leaf, slot };
+                    let place = (Place { leaf: route.leaf, slot }, route.generation);
                     Entries(self.0).probe(place, looked.take(), key, out).await?
                 }
                 // What is torn there is not waited for: the table says what goes on.
@@ -299,7 +299,7 @@ impl<'c> Reads<'c> {
         for slot in candidates {
             let probe = match route.is_imaged() {
                 false => {
-                    let place = Place { leaf: route.leaf, slot };
+                    let place = (Place { leaf: route.leaf, slot }, route.generation);
                     Entries(c).probe(place, None, (key, hash), out).await?
                 }
                 true => match Images(c).probe(route, slot, (key, hash), out).await? {

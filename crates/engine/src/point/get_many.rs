@@ -50,7 +50,8 @@ pub(crate) async fn get_many(c: &Client, keys: &[&[u8]], out: &mut Values) -> Re
                 None => false,
                 Some(First::Done) => continue,
                 Some(First::Looked(looked, generation)) => {
-                    let probe = Entries(c).judge_looked(looked, key, &mut value).await?;
+                    let probe =
+                        Entries(c).judge_looked((looked, generation), key, &mut value).await?;
                     probe.is_some_and(|p| p.is_hit_of(generation))
                 }
             };

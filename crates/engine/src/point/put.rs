@@ -41,6 +41,7 @@ use crate::hop::{Neighbourhoods, Places, Shift};
 use crate::journal::{Journaled, effect};
 use crate::leaf::{Blocks, CellKind, Entries, Found, Images, Leaves, Looked, Probe, image_at};
 use crate::lock::{Change, LeafLocks, Locked, TableLocks, WordLocks};
+use crate::log::{Appends, MOST_WRITES, Replay};
 use crate::point::{Direct, DirectWrite, LockedWrite, Next, PointWrite, Present, end};
 use crate::recovery::recover_locks_due;
 use crate::router::Router;
@@ -177,6 +178,14 @@ impl<'c> Writes<'c> {
         looked: Option<Looked>,
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
+        if self.0.node.log.is_some() && l.table.writes >= MOST_WRITES {
+            // Counts of records begin anew at another place.
+            let capacity = l.route.capacity;
+            let moved = Relocation::run(self.0, l, (capacity, CellKind::Any(&[])));
+            let Some(l) = Box::pin(moved).await? else { return Ok(None) };
+            let e = worn_out(l.route.leaf);
+            return self.0.fail(l, e).await;
+        }
         let (l, next) = self.find(l, &mut steps, looked).await?;
         let pair = (steps.key, steps.hash, steps.write.value().unwrap_or(&[]));
         self.0.had.set(steps.is_present());
@@ -263,7 +272,9 @@ impl<'c> Writes<'c> {
             && *near == slot
         {
             let looked = Entries(c).look(place, bytes, key, old);
-            if let Some(probe) = Entries(c).judge_looked(looked, key.0, old).await? {
+            if let Some(probe) =
+                Entries(c).judge_looked((looked, l.route.generation), key.0, old).await?
+            {
                 return Ok(probe);
             }
         }
@@ -272,7 +283,18 @@ impl<'c> Writes<'c> {
         {
             return Ok(probe);
         }
-        Entries(c).probe(place, looked, key, old).await
+        if l.route.is_imaged() && c.node.log.is_some() {
+            // The leaf at the memory node may be behind.
+            let leaf = Replay(c).leaf(&l.route).await?;
+            let looked = Entries(c).look(place, leaf.entry(&c.node.g, slot), key, old);
+            if let Some(probe) =
+                Entries(c).judge_looked((looked, l.route.generation), key.0, old).await?
+            {
+                return Ok(probe);
+            }
+            return Err(Error::corrupt(format!("locked leaf {} points to garbage", place.leaf)));
+        }
+        Entries(c).probe((place, l.route.generation), looked, key, old).await
     }
 
     /// The value to be written: the flight's, sealed now, or the caller's.
@@ -390,8 +412,11 @@ impl<'c> Writes<'c> {
         replaces: Option<u32>,
     ) -> Result<()> {
         let c = self.0;
+        let is_logged = c.node.log.is_some();
         let images = async {
-            let images = Entries(c).images(&l, place, pair, replaces).await?;
+            // What a log has needs no shadow.
+            let torn = replaces.filter(|_| !is_logged);
+            let images = Entries(c).images(&l, place, pair, torn).await?;
             let copy = Images(c).copy_of(&images.2).await?;
             Ok((images, copy))
         };
@@ -402,13 +427,17 @@ impl<'c> Writes<'c> {
             let early = Images(c).copy_of(&copy).await?;
             c.ep.write(image_at(l.at, l.route.capacity).plus(offset as u64), early).await?;
         }
-        let written = Entries(c).write_images(&l, place, pair, (replaces, images)).await;
+        let written = match is_logged {
+            false => Entries(c).write_images(&l, place, pair, (replaces, images)).await,
+            true => Appends(c).entry(&l, place, pair, (replaces, images)).await,
+        };
         let (mut l, ()) = c.under(l, written).await?;
         if replaces.is_none() {
             l.table.set(place.slot, pair.1.fingerprint());
             Router(c).note_mirror(pair.0, &l.route, place.slot, pair.1.fingerprint());
         }
-        Images(c).unlock(l, (offset, copy), replaces.is_none()).await
+        // A record has the write count that the table is to have.
+        Images(c).unlock(l, (offset, copy), is_logged || replaces.is_none()).await
     }
 
     async fn delete(self, mut l: Locked, key: &[u8], p: Present) -> Result<Written> {
@@ -430,12 +459,7 @@ impl<'c> Writes<'c> {
                 let list = (write_verb(l.at.plus(BODY_AT as u64), body), cas(l.at, l.tag.0, 0));
                 c.ep.chain(list).await?;
             }
-            c.ep.step(Step::Entry);
-            let at = Entries(c).at(place);
-            match c.node.has(Mutant::DeleteEarly) {
-                false => (l, ()) = c.under(l, c.ep.write_word(at, free).await).await?,
-                true => c.ep.detach(write_word(at, free), None),
-            }
+            (l, ()) = self.free(l, place, free).await?;
             l.table.set(p.slot, 0);
             Router(c).note_mirror(key, &l.route, p.slot, 0);
             if l.route.is_imaged() {
@@ -450,6 +474,23 @@ impl<'c> Writes<'c> {
             c.node.push_chore(Chore::Merge(key.to_vec()));
         }
         Ok((Outcome::Done, c.op.outcome(OpOutcome::Hit)))
+    }
+
+    /// Makes it durable that a slot is free.
+    async fn free(self, l: Locked, place: Place, free: u64) -> Result<(Locked, ())> {
+        let (c, at) = (self.0, Entries(self.0).at(place));
+        if l.route.is_imaged() && c.node.log.is_some() {
+            let freed = Appends(c).free(&l, place, free).await;
+            return c.under(l, freed).await;
+        }
+        c.ep.step(Step::Entry);
+        match c.node.has(Mutant::DeleteEarly) {
+            false => c.under(l, c.ep.write_word(at, free).await).await,
+            true => {
+                c.ep.detach(write_word(at, free), None);
+                Ok((l, ()))
+            }
+        }
     }
 }
 

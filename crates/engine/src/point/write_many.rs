@@ -269,7 +269,7 @@ impl<'c, 'w> Round<'c, 'w> {
                 for slot in l.table.slots(KeyHash::of(writes[*i].0).fingerprint()) {
                     let place = Place { leaf: l.route.leaf, slot };
                     batch.read(Entries(c).at(place), c.node.g.entry() as u32);
-                    probes.push((seen.len(), *i, place));
+                    probes.push((seen.len(), *i, (place, l.route.generation)));
                 }
                 seen.push(Seen::default());
             }
@@ -277,9 +277,11 @@ impl<'c, 'w> Round<'c, 'w> {
         c.ep.step(Step::Entry);
         let mut results = if batch.is_empty() { batch } else { c.ep.batch(batch).await? };
         let mut old = Vec::new();
-        for (at, (n, i, place)) in probes.into_iter().enumerate() {
+        for (at, (n, i, (place, generation))) in probes.into_iter().enumerate() {
             let (key, bytes) = (writes[i].0, results.take_sampled(at));
-            match Entries(c).judge(place, &bytes, (key, KeyHash::of(key)), &mut old).await? {
+            let judged =
+                Entries(c).judge((place, generation), &bytes, (key, KeyHash::of(key)), &mut old);
+            match judged.await? {
                 Some(Probe::Hit { block, .. }) if block.is_null() => {
                     seen[n].present = Some(place.slot);
                 }

@@ -40,6 +40,7 @@ use crate::hop::{Places, replica, settle};
 use crate::inner::Records;
 use crate::leaf::{Blocks, Images, LeafImage, Leaves, NodeHeader};
 use crate::lock::{LeafLocks, TakenLock};
+use crate::log::{Cut, Overlaid, Replay, Since};
 use crate::recovery::WordRecovery;
 use crate::router::Router;
 use crate::{Chore, Client, KeyHash, Mark, Mutant, Route, fence_tag, is_away, reached};
@@ -71,11 +72,17 @@ impl LeafRecovery<'_> {
             // Another client was faster.
             return taken.give_back(c).await.map(|()| true);
         }
-        match was {
-            0 => Mark::TableBuilt.hit(),
-            _ => Mark::LockTaken.hit(),
-        }
-        DamagedLeaf::repair(c, taken).await.map(|()| true)
+        let since = match was {
+            0 => {
+                Mark::TableBuilt.hit();
+                Since::Unbuilt(route.table, at)
+            }
+            _ => {
+                Mark::LockTaken.hit();
+                if c.node.is_gone(was) { Since::Dead } else { Since::Now }
+            }
+        };
+        DamagedLeaf::repair(c, taken, since).await.map(|()| true)
     }
 
     /// The cell of a leaf's table holds something else, and its lock is free. A WRITE of a table
@@ -101,7 +108,7 @@ impl LeafRecovery<'_> {
             return taken.give_back(self.0).await;
         }
         Mark::TableForeign.hit();
-        DamagedLeaf::repair(self.0, taken).await
+        DamagedLeaf::repair(self.0, taken, Since::Now).await
     }
 
     /// A reader has met a torn image for long: its writer may be dead, its owner new, or the image
@@ -156,6 +163,9 @@ impl LeafRecovery<'_> {
     }
 }
 
+/// Counts of writes to a leaf that no record and no table may show to a repair: two, and some more.
+const UNSEEN_COUNTS: u32 = 16;
+
 /// A leaf under repair, and the image that it is to get.
 struct DamagedLeaf<'c> {
     c: &'c Client,
@@ -174,12 +184,13 @@ struct DamagedLeaf<'c> {
 impl<'c> DamagedLeaf<'c> {
     /// This operation holds the leaf's lock: repairs leaf, neighbours, parent and table, and
     /// unlocks.
-    async fn repair(c: &'c Client, taken: TakenLock) -> Result<()> {
+    async fn repair(c: &'c Client, taken: TakenLock, since: Since) -> Result<()> {
         let (g, route) = (c.node.g, taken.route);
         c.check_lease()?;
         c.ep.step(Step::Structure);
-        let bytes = c.ep.read(route.leaf, g.leaf_bytes(route.capacity) as u32).await?;
-        let image = bytes.extract(<[u8]>::to_vec);
+        let bytes = c.ep.read(route.leaf, c.node.leaf_bytes(route.capacity) as u32).await?;
+        let mut image = bytes.extract(<[u8]>::to_vec);
+        let counted = Self::replay(c, (&taken, since), &mut image).await?;
         let header = NodeHeader::of(&g, route.leaf, &image);
         let right = Right::of(c, route.leaf, &header).await?;
         let (hi, next) = match &right {
@@ -200,10 +211,13 @@ impl<'c> DamagedLeaf<'c> {
         let high = Blocks(c).fence_key(&hi).await?;
         let moved = header.hi != hi || header.next != next || !header.whole;
         let (kept, range) = (Vec::new(), header.ver.range);
-        let is_damaged = moved || merged;
+        let is_damaged = moved || merged || counted.is_some_and(|of| of.has_changed);
         let mut leaf = Self { c, route, image, header, kept, is_damaged, range };
         leaf.sort_out(merged, high.as_deref()).await?;
         let ver = leaf.restamp((hi, fence_tag(high.as_deref())), next).await?;
+        if let Some((at, word)) = counted.and_then(|of| Cut(c).counted(&route, of.count)) {
+            c.ep.write_word(at, word).await?;
+        }
         match &right {
             Right::End => {}
             Right::Sibling(addr, n) => publish_right(c, *addr, n).await?,
@@ -217,6 +231,7 @@ impl<'c> DamagedLeaf<'c> {
             true => Some(Images(c).copy_of(&leaf.image[..g.leaf_image(route.capacity)]).await?),
         };
         let mut table = Table::new(route.leaf, ver, fence_tag(high.as_deref()), route.capacity);
+        table.writes = counted.map_or(0, |of| of.count);
         let none = c.node.has(Mutant::RecoverOldTable);
         for (i, key) in leaf.kept.iter().filter(|_| !none) {
             table.set(*i, KeyHash::of(key).fingerprint());
@@ -228,6 +243,32 @@ impl<'c> DamagedLeaf<'c> {
         taken.unlock_with(c, &mut table, shown).await?;
         Router(c).fill_mirror(&low, &Route { fence: table.fence, ..route }, table.fps());
         Ok(())
+    }
+
+    /// Lays the records of the leaf over its bytes, where there is a log. The count that the leaf
+    /// is to have is above that of every write so far: also of one that has failed, or that was
+    /// dropped, whose record may come later. It has the next count behind the table's, and at most
+    /// one WRITE of a table in a row has no record.
+    async fn replay(
+        c: &Client,
+        (taken, since): (&TakenLock, Since),
+        image: &mut [u8],
+    ) -> Result<Option<Overlaid>> {
+        let route = &taken.route;
+        if c.node.log.is_none() || !route.is_imaged() {
+            return Ok(None);
+        }
+        let mut of = Replay(c).records(route.leaf, since).await?.overlay(c, route, image);
+        if of.has_changed {
+            Mark::LogReplayed.hit();
+        }
+        if let Some(View::Whole(table)) = &taken.table
+            && route.is_of(table)
+        {
+            of.count = of.count.max(table.writes);
+        }
+        of.count += UNSEEN_COUNTS;
+        Ok(Some(of))
     }
 
     /// Separates the slots that stay from those that go.

@@ -237,6 +237,41 @@ fn images_at_owners() {
     assert_eq!((t.counts.mn.verbs(), t.counts.mn.write), (1_000, 1_000), "{t:?}");
 }
 
+/// A write to an imaged leaf that a log takes costs the memory node one WRITE of its record, alone;
+/// a write that finds the log full costs a READ at the owner and two WRITEs.
+#[test]
+fn writes_in_a_log() {
+    let o = Options { images: 0.5, log_kib: 1 << 10, log_groups: 1, ..Options::default() };
+    let (_test_cluster, mut c) = warm(&o);
+    let ops = 5_000;
+    let update =
+        |c: &mut Client, n| _ = c.write(&key(n), Write::Update(b"12345678")).expect("update");
+    update(&mut c, 0);
+    c.take_counts();
+    (0..ops).for_each(|n| update(&mut c, n));
+    let t = c.take_counts().total(&[OpKind::Update]);
+    let mn = t.counts.mn;
+    assert_eq!((mn.verbs(), mn.write, mn.bytes_written), (ops, ops, ops * 64), "{t:?}");
+    assert!((3.0..=3.05).contains(&(t.counts.round_trips as f64 / ops as f64)), "{t:?}");
+    let cn = t.counts.cn;
+    assert_eq!((cn.write, cn.atomic), (2 * ops, 2 * ops), "slot and table; lock: {t:?}");
+    (0..ops).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
+    assert_eq!(c.take_counts().total(&[OpKind::Get]).counts.mn.verbs(), 0);
+    // 16 384 records are its room, and nothing is written back.
+    (0..12_000).for_each(|n| update(&mut c, n % N));
+    c.take_counts();
+    (0..100).for_each(|n| update(&mut c, n));
+    let t = c.take_counts().total(&[OpKind::Update]);
+    let mn = t.counts.mn;
+    assert_eq!((mn.write, mn.read), (300, 0), "leaf and count, then the entry: {t:?}");
+    c.maintain().expect("maintain");
+    c.take_counts();
+    (0..100).for_each(|n| update(&mut c, n));
+    let t = c.take_counts().total(&[OpKind::Update]);
+    assert_eq!(t.counts.mn.write, 100, "there is room again: {t:?}");
+    assert_eq!(c.walk().expect("sound").keys, N);
+}
+
 /// An image moves from a leaf to another one by two relocations, each with its unlinking.
 #[test]
 fn admission_and_eviction() {

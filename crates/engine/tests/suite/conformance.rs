@@ -17,7 +17,7 @@ fn loads_as_random_inserts_would() {
 
 fn peer(local: Vec<Row>) -> Peer {
     let mut subjects = dmtree_engine::systems();
-    subjects.truncate(2);
+    subjects.truncate(3);
     let setting = |grants| Setting { grants, ..Setting::default() };
     let crashes = setting(NOTHING).faults(NodeFaultSet::Crash);
     Peer {
@@ -25,6 +25,7 @@ fn peer(local: Vec<Row>) -> Peer {
             ("dmtree", Options::default().into()),
             ("small nodes", small(Options::default()).into()),
             ("dmtree-images", images().into()),
+            ("dmtree-log", logged().into()),
         ],
         // A split of small nodes leaves verbs that are not awaited. Cells with images are asked for
         // when none has come back, which the threads of a pool over TCP decide by their pace.
@@ -35,7 +36,9 @@ fn peer(local: Vec<Row>) -> Peer {
             ("dmtree", setting(EVERYTHING), 0..8),
             ("dmtree", crashes.clone(), 1_000_060..1_000_108),
             ("dmtree-images", setting(NOTHING), 0..100),
-            ("dmtree-images", crashes, 1_000_000..1_000_048),
+            ("dmtree-images", crashes.clone(), 1_000_000..1_000_048),
+            ("dmtree-log", setting(NOTHING), 0..100),
+            ("dmtree-log", crashes, 1_000_000..1_000_048),
         ],
         interleaved: Some((Tearing::AnyOrder, Box::new(|_| true))),
         ..Peer::of(subjects)
@@ -44,6 +47,11 @@ fn peer(local: Vec<Row>) -> Peer {
 
 fn images() -> Options {
     Options { images: 0.5, ..Options::default() }
+}
+
+/// A log of a few records, which is always full, and a leaf in the way of each.
+fn logged() -> Options {
+    Options { log_kib: 8, log_groups: 1, ..images() }
 }
 
 fn small(o: Options) -> Options {
@@ -79,7 +87,29 @@ fn local() -> Vec<Row> {
         row.options(move |o| switched_off(off, o))
     }));
     let rows = rows.into_iter().map(|row| row.on("dmtree"));
-    rows.chain(local_images().into_iter().map(|row| row.on("dmtree-images"))).collect()
+    let rows = rows.chain(local_images().into_iter().map(|row| row.on("dmtree-images")));
+    rows.chain(local_logs().into_iter().map(|row| row.on("dmtree-log"))).collect()
+}
+
+fn local_logs() -> Vec<Row> {
+    vec![
+        model("a log, always full", Keys::Hashed24, 3_000, 30_000)
+            .seed(6)
+            .options(|_| small(logged()))
+            .pool(|p| p.memory_nodes = 2),
+        model("a log, images of some leaves", Keys::Hashed24, 3_000, 20_000)
+            .seed(7)
+            .options(|o| Options { images: 0.1, ..small(o) })
+            .cache(0, 20),
+        model("a log, few generations", Keys::Hashed24, 2_000, 30_000)
+            .seed(10)
+            .pool(|p| p.generation_bits = 2)
+            .options(|_| small(logged())),
+        model("a log, inline sizes", Keys::AnyLength, 400, 5_000)
+            .seed(8)
+            .options(|o| inline(o, 8, 8)),
+        load(Keys::LongPrefix, 5_000).options(small),
+    ]
 }
 
 fn local_images() -> Vec<Row> {

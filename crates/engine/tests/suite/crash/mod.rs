@@ -9,6 +9,7 @@ mod images;
 mod late;
 mod late_scripts;
 mod leases;
+mod logs;
 mod moves;
 mod scenario;
 

@@ -1,0 +1,202 @@
+//! The way of a write into the log.
+//!
+//! Under the lock of its leaf, when nothing can refuse the write any more:
+//!
+//! 1. The record goes into the ring of the client's group. The ring of a node's first write is
+//!    looked for in the list of rings, or made.
+//! 2. The client takes the turn of the group. Its record is durable by then, when the client before
+//!    it has written it along; otherwise the client WRITEs all that waits, awaited.
+//! 3. The caller writes the image (G4).
+//!
+//! A full ring does not block: the write goes *through*. The client writes the leaf back, and then
+//! WRITEs the slot there (`cut.rs`).
+//!
+//! *Failures.* Once the record is in the ring a later client may write it, whatever becomes of this
+//! one. So an error has an unknown effect and leaves the lock abandoned, as a dropped caller does.
+//! The repair gives the leaf a count above that of the record: it is in the leaf by then, or never
+//! counts.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dmtree_fabric::sync::locked;
+use dmtree_fabric::{Error, ErrorKind, GlobalAddr, NodeId, Result, Step};
+use dmtree_pool::ArenaKey;
+
+use super::record::{HEAD_BYTES, RingHead};
+use super::replay::Replay;
+use super::ring::{Group, Ring};
+use super::{Cut, GroupState, LogGroup, RingName, WriteLog};
+use crate::format::{Place, SlotState, put_u64, slot};
+use crate::journal::{Journaled, effect};
+use crate::leaf::EntryImages;
+use crate::lock::Locked;
+use crate::{Client, KeyValue, Mark, Mutant};
+
+/// The kinds of chunks that have rings, and their heads.
+const KIND_RING: u8 = 3;
+const KIND_HEAD: u8 = 4;
+
+/// Appends writes to the log of this node.
+#[derive(Clone, Copy)]
+pub(crate) struct Appends<'c>(pub &'c Client);
+
+impl Appends<'_> {
+    /// Makes an entry durable that fills a slot of a locked leaf, or replaces one there.
+    pub(crate) async fn entry(
+        self,
+        l: &Locked,
+        place: Place,
+        (key, _, value): KeyValue<'_>,
+        (replaces, (block, _, entry)): (Option<u32>, EntryImages),
+    ) -> Result<()> {
+        let c = self.0;
+        debug_assert!(c.op.holds(l.tag), "a record of {} is written without its lock", place.leaf);
+        c.check_lease_untouched()?;
+        Journaled(c).append(&[effect(key, Some(value))]).await?;
+        if let Some((block, buf)) = block {
+            c.ep.step(Step::Entry);
+            c.ep.write(block.addr(), buf).await?;
+        }
+        self.slot(l, (place, &entry), replaces).await
+    }
+
+    /// Makes it durable that a slot of a locked leaf is free.
+    pub(crate) async fn free(self, l: &Locked, place: Place, word0: u64) -> Result<()> {
+        let mut entry = vec![0; self.0.node.g.entry()];
+        put_u64(&mut entry, 0, word0);
+        self.slot(l, (place, &entry), None).await
+    }
+
+    /// Makes the new bytes of a slot durable.
+    async fn slot(
+        self,
+        l: &Locked,
+        (place, bytes): (Place, &[u8]),
+        replaces: Option<u32>,
+    ) -> Result<()> {
+        if self.append(l, place, bytes).await? {
+            return Ok(());
+        }
+        Mark::LogFull.hit();
+        // Of a free slot word0 counts alone.
+        let is_free =
+            slot::unchecked(&self.0.node.g, bytes).is_some_and(|s| s.state == SlotState::Free);
+        let len = if is_free { 8 } else { bytes.len() };
+        Cut(self.0).through(l, (place, &bytes[..len]), replaces).await
+    }
+
+    /// False: the ring has no place for the record.
+    async fn append(self, l: &Locked, place: Place, bytes: &[u8]) -> Result<bool> {
+        let (c, Some(log)) = (self.0, &self.0.node.log) else { return Ok(false) };
+        let name = (place.leaf.node(), c.tags.client() % log.groups);
+        let group = log.ring(name);
+        if group.is_closed() {
+            let turn = group.turn.lock(&c.ep, 0).await?;
+            if group.is_closed() {
+                let opened = self.open(log, name).await?;
+                *locked(&group.state) = opened;
+            }
+            drop(turn);
+        }
+        let count = l.table.writes.wrapping_add(1);
+        let blindly = c.node.has(Mutant::LogCutEarly);
+        let appended = group.with(|ring| {
+            let until = ring.append((&l.route, place.slot), count, bytes, blindly);
+            (until, ring.is_cut_due())
+        });
+        let Some((until, is_due)) = appended else { return Ok(false) };
+        if is_due {
+            log.is_cut_due.store(true, Ordering::Relaxed);
+        }
+        let Some(until) = until else { return Ok(false) };
+        if c.node.has(Mutant::LogAckEarly) {
+            return Ok(true);
+        }
+        self.settle(&group, until).await.map_err(Error::effect_unknown)?;
+        Ok(true)
+    }
+
+    /// Waits until the ring is durable up to a record.
+    async fn settle(self, group: &Arc<LogGroup>, until: u64) -> Result<()> {
+        let is_there = || group.with(|ring| ring.is_durable(until)).unwrap_or(true);
+        let turn = group.turn.lock(&self.0.ep, 0).await?;
+        if is_there() {
+            Mark::LogShared.hit();
+            return Ok(());
+        }
+        while !is_there() {
+            let Some(next) = group.with(|ring| ring.next_group()).flatten() else { break };
+            self.write(group, &next).await?;
+        }
+        drop(turn);
+        Ok(())
+    }
+
+    async fn write(self, group: &Arc<LogGroup>, next: &Group) -> Result<()> {
+        let mut dropped = Dropped { c: Some(self.0), group, segment: next.segment };
+        self.0.ep.step(Step::Entry);
+        let written = self.0.ep.write_bytes(next.at, &next.bytes).await;
+        dropped.c = None;
+        written?;
+        group.with(|ring| ring.written(next));
+        Ok(())
+    }
+
+    /// Finds the ring that a former incarnation of this node has left, or makes one.
+    async fn open(self, log: &WriteLog, (home, group): RingName) -> Result<GroupState> {
+        let c = self.0;
+        let rings = Replay(c).rings(home).await?;
+        let is_own =
+            |head: &&RingHead| head.node == c.ep.node() && usize::from(head.group) == group;
+        if let Some(RingHead { ring, .. }) = rings.iter().find(is_own) {
+            Mark::LogAdopted.hit();
+            let bytes = Replay(c).bytes(*ring).await?;
+            return Ok(GroupState::Open(Box::new(Ring::adopted(log.layout, *ring, &bytes))));
+        }
+        match self.make(log, (home, group)).await {
+            Ok(ring) => Ok(GroupState::Open(Box::new(Ring::new(log.layout, ring)))),
+            Err(e) if e.kind() == ErrorKind::Full => Ok(GroupState::NoRoom),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Makes a ring, and puts its head in front of the list.
+    async fn make(self, log: &WriteLog, (home, group): RingName) -> Result<GlobalAddr> {
+        let (c, root) = (self.0, self.0.node.root);
+        let pool = &c.node.pool;
+        let key = ArenaKey { index: root.index, kind: KIND_HEAD, object_bytes: HEAD_BYTES as u32 };
+        // With the inner nodes: a ring of another memory node must not hide this one's.
+        let arena = pool.arena(key);
+        let grant = pool.alloc(&c.ep, &arena, Some(NodeId::memory(0))).await?;
+        let (head, bytes) = (grant.addr, log.layout.bytes());
+        let ring = pool.supply().alloc_region(&c.ep, (root.index, KIND_RING), bytes, home).await;
+        let ring = ring.inspect_err(|_| pool.give_back_unwritten(&arena, grant))?;
+        let mut first = c.ep.read(root.aux(), 8).await?.word(0);
+        loop {
+            let (next, node) = (GlobalAddr::from_bits(first), c.ep.node());
+            let bytes = RingHead { next, node, group: group as u16, ring }.bytes(head);
+            c.ep.write_bytes(head, &bytes).await?;
+            match c.ep.cas(root.aux(), first, head.bits()).await? {
+                was if was == first => return Ok(ring),
+                was => first = was,
+            }
+            c.ep.check_deadline("the list of logs", root.word.bits())?;
+        }
+    }
+}
+
+/// A WRITE to the ring that its client may drop.
+struct Dropped<'c> {
+    c: Option<&'c Client>,
+    group: &'c Arc<LogGroup>,
+    segment: usize,
+}
+
+impl Drop for Dropped<'_> {
+    fn drop(&mut self) {
+        let (Some(c), group, segment) = (self.c, self.group.clone(), self.segment) else { return };
+        group.with(|ring| ring.in_doubt(segment));
+        c.ep.when_quiet(move || _ = group.with(|ring| ring.settled(segment)));
+    }
+}

@@ -1,0 +1,83 @@
+//! Leaves with images, and writes that are durable in a log before their leaves: a crash at every
+//! verb of what is logged, written through, written back and made anew.
+
+use dmtree_check::scenario::sweeps::{at_least, double_crash, everywhere};
+use dmtree_engine::Options;
+
+use super::images::imaged;
+use super::scenario::{Op, Script, changes, value};
+use super::{in_blocks, merging, one_leaf, relocating, splitting};
+
+/// A script over leaves with images and a log.
+fn logged(script: Script, log_kib: u32) -> Script {
+    let options: Options = imaged(one_leaf()).options.typed();
+    let own: Options = script.options.typed();
+    let options = Options { images: options.images, log_kib, log_groups: 1, ..own };
+    let cache_bytes = script.cache_bytes.max(1 << 20);
+    Script { options: options.into(), cache_bytes, ..script }
+}
+
+/// The log of one client is full behind these: it has room for 128 records.
+fn filling() -> Vec<Op> {
+    (0..130).map(|n| Op::Update(n % 20 * 10, value(n))).collect()
+}
+
+#[test]
+fn insert_update_delete_set() {
+    let script = logged(Script { ops: changes(), ..one_leaf() }, 64);
+    assert!(at_least(everywhere(&script, 1).points, 300));
+}
+
+#[test]
+fn values_in_blocks() {
+    everywhere(&logged(in_blocks(), 64), 1);
+}
+
+#[test]
+fn split() {
+    for new in [5, 185, 999] {
+        let script = splitting(new);
+        // The leaf is behind its image when it is split.
+        let before = vec![Op::Update(10, value(9)), Op::Update(300, value(9))];
+        everywhere(&logged(Script { before, ..script }, 64), 1);
+    }
+}
+
+#[test]
+fn merge() {
+    everywhere(&logged(merging(), 64), 1);
+}
+
+#[test]
+fn relocation() {
+    let script = relocating(64);
+    let ops = vec![
+        Op::Update(10, value(2)),
+        Op::Insert(5, value(1)),
+        Op::Insert(405, value(1)),
+        Op::Maintain,
+    ];
+    let cache_bytes = script.cache_bytes * 2 + 16 * 1_024;
+    let options = Options { images: 0.5, log_kib: 64, log_groups: 1, ..script.options.typed() };
+    everywhere(&Script { ops, options: options.into(), cache_bytes, ..script }, 1);
+}
+
+/// A full log: a write goes through to its leaf, maintenance writes the leaf back, and the next
+/// write has a record again.
+fn full() -> Script {
+    let mut ops = vec![Op::Update(10, value(201)), Op::Insert(15, value(202)), Op::Delete(20)];
+    ops.extend([Op::Maintain, Op::Update(10, value(203)), Op::Delete(30)]);
+    logged(Script { name: "full log", before: filling(), ops, ..one_leaf() }, 6)
+}
+
+#[test]
+fn through_and_back() {
+    assert!(at_least(everywhere(&full(), 1).points, 100));
+}
+
+#[test]
+fn two_deaths() {
+    double_crash(&logged(splitting(5), 64), (5, 7));
+    double_crash(&logged(Script { ops: changes(), ..one_leaf() }, 64), (7, 11));
+    double_crash(&full(), (11, 13));
+}
