@@ -145,6 +145,8 @@ typedef struct {
   uint32_t fanout;
   // Share of the cache for images of leaves, 0 to 1.
   double images;
+  // KiB of each compute node's log of writes to leaves with images; 0 for none.
+  uint32_t log_kib;
   // Longest wait of one operation for others, ms.
   uint64_t timeout_ms;
 } dmtree_index_options;

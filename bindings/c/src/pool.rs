@@ -60,6 +60,8 @@ pub struct IndexOptions {
     pub fanout: u32,
     /// Share of the cache for images of leaves, 0 to 1.
     pub images: f64,
+    /// KiB of each compute node's log of writes to leaves with images; 0 for none.
+    pub log_kib: u32,
     /// Longest wait of one operation for others, ms.
     pub timeout_ms: u64,
 }
@@ -72,6 +74,7 @@ impl IndexOptions {
             leaf_capacity: o.leaf_capacity,
             fanout: o.fanout,
             images: o.images,
+            log_kib: o.log_kib,
             timeout_ms: o.timeout_ms,
         }
     }
@@ -83,6 +86,7 @@ impl IndexOptions {
             .leaf_capacity(self.leaf_capacity)
             .fanout(self.fanout)
             .images(self.images)
+            .log_kib(self.log_kib)
             .timeout_ms(self.timeout_ms)
     }
 }

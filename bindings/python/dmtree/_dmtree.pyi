@@ -128,6 +128,7 @@ class Pool:
         leaf_capacity: int = ...,
         fanout: int = ...,
         images: float = ...,
+        log_kib: int = ...,
         timeout_ms: int = ...,
     ) -> Index: ...
     def open(self, name: str) -> Index: ...
@@ -140,6 +141,7 @@ class Pool:
         leaf_capacity: int = ...,
         fanout: int = ...,
         images: float = ...,
+        log_kib: int = ...,
         timeout_ms: int = ...,
     ) -> Index: ...
     def drop(self, name: str) -> None: ...

@@ -164,7 +164,7 @@ impl Pool {
     }
 
     /// Creates an index. Options: `key_inline_bytes`, `value_inline_bytes`, `leaf_capacity`,
-    /// `fanout`, `images`, `timeout_ms`.
+    /// `fanout`, `images`, `log_kib`, `timeout_ms`.
     #[pyo3(signature = (name, **options))]
     fn create(
         &self,
@@ -259,10 +259,11 @@ fn chosen(options: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
             "leaf_capacity" => chosen.leaf_capacity = value.extract()?,
             "fanout" => chosen.fanout = value.extract()?,
             "images" => chosen.images = value.extract()?,
+            "log_kib" => chosen.log_kib = value.extract()?,
             "timeout_ms" => chosen.timeout_ms = value.extract()?,
             other => {
                 let known = "key_inline_bytes, value_inline_bytes, leaf_capacity, fanout, images, \
-                             timeout_ms";
+                             log_kib, timeout_ms";
                 return Err(PyTypeError::new_err(format!(
                     "{other} is no option; they are {known}"
                 )));

@@ -31,6 +31,12 @@ pub struct Options {
     /// gives compute nodes for tables: there are no more than fit there. In an embedded pool they
     /// cost instructions and save nothing.
     pub images: f64,
+    /// KiB of memory that each compute node takes from each memory node for a log of its writes to
+    /// leaves with images there; 0, the default, for none. A write is durable there before it is in
+    /// its leaf, and writers that come together share one WRITE. After a death all logs are read,
+    /// so a longer log means a longer pause then. Without maintenance a log fills up, and writes
+    /// go to their leaves.
+    pub log_kib: u32,
     /// Longest wait of one operation for others, ms.
     pub timeout_ms: u64,
 }
@@ -72,6 +78,12 @@ impl Options {
         Self { images, ..self }
     }
 
+    /// These, with another [`log_kib`](#structfield.log_kib).
+    #[must_use]
+    pub fn log_kib(self, log_kib: u32) -> Self {
+        Self { log_kib, ..self }
+    }
+
     /// These, with another [`timeout_ms`](#structfield.timeout_ms).
     #[must_use]
     pub fn timeout_ms(self, timeout_ms: u64) -> Self {
@@ -86,6 +98,7 @@ impl Options {
             leaf_capacity: o.leaf_capacity,
             fanout: o.fanout,
             images: o.images,
+            log_kib: o.log_kib,
             timeout_ms: o.timeout_ms,
         }
     }
@@ -98,6 +111,7 @@ impl Options {
             leaf_capacity: self.leaf_capacity,
             fanout: self.fanout,
             images: self.images,
+            log_kib: self.log_kib,
             timeout_ms: self.timeout_ms,
             ..dmtree_engine::Options::default()
         }
@@ -112,6 +126,7 @@ impl Options {
             number("leaf_capacity", |o| o.leaf_capacity),
             number("fanout", |o| o.fanout),
             ("images", self.images, asked.images),
+            number("log_kib", |o| o.log_kib),
         ];
         match pairs.into_iter().find(|(_, has, wants)| has != wants) {
             None => Ok(()),

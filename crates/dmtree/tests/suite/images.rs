@@ -1,7 +1,7 @@
 //! Images of leaves at compute nodes (`Options::images`), and another cache budget while clients
 //! work.
 
-use dmtree::{ErrorKind, Index, Options, Pool};
+use dmtree::{ErrorKind, Index, Options, Outcome, Pool};
 
 /// Half of a cache of 1 MiB is more than all leaves of [`KEYS`] take.
 const CACHE_BYTES: u64 = 1 << 20;
@@ -53,6 +53,25 @@ fn leaves_have_images_within_the_budget() {
     is_whole(&index);
 }
 
+/// A log that is smaller than the writes, and the budget given back meanwhile: every leaf that
+/// loses its image has what was in the log.
+#[test]
+fn writes_are_durable_in_a_log() {
+    let pool = Pool::embedded().memory("64MiB").cache(CACHE_BYTES).compute_nodes(2);
+    let pool = pool.open().expect("a pool");
+    let index = pool.create("t", Options::default().images(0.5).log_kib(64)).expect("new");
+    fill(&index);
+    is_whole(&index);
+    for n in (0..KEYS).step_by(3) {
+        assert_eq!(index.delete(key(n)).expect("delete"), Outcome::Done);
+        index.put(key(n), b"other").expect("room");
+    }
+    fill(&index);
+    index.set_cache("64KiB").expect("it fits");
+    assert_eq!(image_bytes(&index, 64 << 10), [0, 0]);
+    is_whole(&index);
+}
+
 /// There are as many images as table memory holds.
 #[test]
 fn images_fill_the_table_memory() {
@@ -75,6 +94,16 @@ fn what_cannot_be_is_refused() {
         let e = pool.create("t", Options::default().images(share)).expect_err("no share");
         assert_eq!(e.kind(), ErrorKind::InvalidArgument);
         assert!(e.to_string().contains("it must be 0 to 1"), "{e}");
+    }
+    for (options, words) in [
+        (Options::default().log_kib(64), "log_kib is 64; an index without images has no log, 0"),
+        (
+            Options::default().images(0.5).log_kib(63),
+            "log_kib is 63; 8 groups with entries of 40 bytes need 64 at least",
+        ),
+    ] {
+        let e = pool.create("t", options).expect_err(words);
+        assert!(e.kind() == ErrorKind::InvalidArgument && e.to_string().contains(words), "{e}");
     }
     let index = pool.create("t", Options::default().images(0.25)).expect("new");
     assert_eq!(index.options().images, 0.25);
