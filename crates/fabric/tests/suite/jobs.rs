@@ -14,6 +14,8 @@ use dmtree_fabric::{
 const SERVICE: ServiceId = ServiceId(9);
 /// What a job that counts adds to.
 const WORD: u64 = 128;
+/// What a job that is slow waits for.
+const GO: u64 = 192;
 
 /// A service with jobs: what one does, the first byte of the request says.
 #[derive(Default)]
@@ -54,6 +56,13 @@ impl Service for Shop {
                 ep.sleep(50_000).await;
                 ep.stage_cost(Stage::ServerNode, 1000);
                 Ok(Vec::new())
+            }
+            // Lasts until it is told to end.
+            Some(b's') => {
+                while fetch(ep, at(GO), 8).await?[0] == 0 {
+                    ep.sleep(20_000).await;
+                }
+                Ok(request.to_vec())
             }
             _ => {
                 ep.sleep(3_000_000).await;
@@ -110,8 +119,11 @@ fn pause(ep: &Endpoint, ns: u64) {
 
 /// A number at once, and the result at the end, until it is forgotten.
 fn a_job_lasts(ep: &Endpoint, other: &Endpoint) {
+    let go = |word| on(ep, async { ep.write_word(at(GO), word).await }).expect("a WRITE");
+    go(0);
     let number = start(ep, b"slow").expect("started");
     assert_eq!(on(ep, ep.ask_job(MN, number)).expect("its own"), None, "it runs");
+    go(1);
     assert_eq!(on(ep, ep.job(MN, number)).expect("ends"), b"slow");
     assert_eq!(on(ep, ep.ask_job(MN, number)).expect("kept").as_deref(), Some(&b"slow"[..]));
     if other.node() != ep.node() {
