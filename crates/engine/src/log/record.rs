@@ -33,7 +33,7 @@ pub(super) const HEAD_BYTES: usize = 64;
 
 const RECORD_SEED: u64 = 0x7265_636f_7264;
 const RING_SEED: u64 = 0x7269_6e67;
-const COUNT_SEED: u64 = 0x636f_756e_74;
+const COUNT_SEED: u64 = 0x0063_6f75_6e74;
 
 /// A record: the bytes that a write has given to a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
