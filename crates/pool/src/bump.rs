@@ -202,6 +202,24 @@ impl Supply<'_> {
         on_node(self.obtain(ep, &request, Some(node)).await?, node)
     }
 
+    /// As [`Supply::alloc_region`], if this memory node has such a run now: it waits for no other
+    /// client and for no other node.
+    ///
+    /// # Errors
+    /// As [`Supply::alloc_region`].
+    pub async fn alloc_region_at_once(
+        self,
+        ep: &Endpoint,
+        (index, kind): (u32, u8),
+        bytes: u64,
+        node: NodeId,
+    ) -> Result<GlobalAddr> {
+        let chunks = bytes.max(1).div_ceil(self.0.shape.chunk_bytes);
+        let chunks = u32::try_from(chunks).map_err(|_| no_chunk(node))?;
+        let request = RegionRequest { of: self.bump(index, kind), chunks };
+        self.obtain_at_once(ep, &request, node).await
+    }
+
     /// A bump allocator of this node over stretches of compute nodes' table memory, `stretch_bytes`
     /// long where there is room.
     pub fn stripes(self, stretch_bytes: u64) -> Stripes {

@@ -299,6 +299,21 @@ impl PoolNode {
         Ok(g)
     }
 
+    /// As [`PoolNode::alloc`], of what is here or what this memory node has now: it waits for no
+    /// other client and for no other node.
+    ///
+    /// # Errors
+    /// `Full` when there is none now; those of the fabric.
+    pub async fn alloc_at_once(&self, ep: &Endpoint, arena: &Arena, of: NodeId) -> Result<Grant> {
+        let bytes = u64::from(arena.key().object_bytes);
+        self.check_fits("an object", bytes)?;
+        ep.check_memory()?;
+        let g = self.supply().obtain_at_once(ep, arena, of).await?;
+        self.gc_log.add(|| Span::object(g.addr, bytes));
+        self.allocation_event(g.addr, bytes, ShadowState::Plain);
+        Ok(g)
+    }
+
     /// Refuses what is larger than a chunk.
     pub(crate) fn check_fits(&self, what: &str, bytes: u64) -> Result<()> {
         let chunk = self.shape.chunk_bytes;

@@ -151,6 +151,23 @@ impl Supply<'_> {
         Err(trouble.unwrap_or_else(|| self.full(source.request())))
     }
 
+    /// Takes a piece of this memory node, of a chunk that is here or of one that it has now.
+    pub(crate) async fn obtain_at_once<S: Source>(
+        self,
+        ep: &Endpoint,
+        source: &S,
+        of: NodeId,
+    ) -> Result<S::Item> {
+        if let Some(item) = self.take(source, Some(of.index())) {
+            return Ok(item);
+        }
+        let full = || self.full(source.request());
+        let _turn = Turn::try_acquire(&source.turns().asking).ok_or_else(full)?;
+        let mut trouble = None;
+        let item = self.refill_from(ep, source, of.index(), &mut trouble).await;
+        item.ok_or_else(|| trouble.unwrap_or_else(full))
+    }
+
     /// Takes a piece that is here, of a memory node that is present.
     fn take<S: Source>(self, source: &S, only: Option<usize>) -> Option<S::Item> {
         if self.0.view.check_memory().is_ok() {

@@ -33,6 +33,8 @@ use crate::leaf::EntryImages;
 use crate::lock::Locked;
 use crate::{Client, KeyValue, Mark, Mutant};
 
+/// Pause before a memory node without room for a ring is asked again, ns.
+const TRY_AGAIN_NS: u64 = 10_000_000;
 /// The kinds of chunks that have rings, and their heads.
 const KIND_RING: u8 = 3;
 const KIND_HEAD: u8 = 4;
@@ -91,9 +93,9 @@ impl Appends<'_> {
         let (c, Some(log)) = (self.0, &self.0.node.log) else { return Ok(false) };
         let name = (place.leaf.node(), c.tags.client() % log.groups);
         let group = log.ring(name);
-        if group.is_closed() {
+        if group.is_to_open(c.ep.now()) {
             let turn = group.turn.lock(&c.ep, 0).await?;
-            if group.is_closed() {
+            if group.is_to_open(c.ep.now()) {
                 let opened = self.open(log, name).await?;
                 *locked(&group.state) = opened;
             }
@@ -156,21 +158,24 @@ impl Appends<'_> {
         }
         match self.make(log, (home, group)).await {
             Ok(ring) => Ok(GroupState::Open(Box::new(Ring::new(log.layout, ring)))),
-            Err(e) if e.kind() == ErrorKind::Full => Ok(GroupState::NoRoom),
+            Err(e) if e.kind() == ErrorKind::Full => {
+                Ok(GroupState::Closed(c.ep.now().saturating_add(TRY_AGAIN_NS)))
+            }
             Err(e) => Err(e),
         }
     }
 
-    /// Makes a ring, and puts its head in front of the list.
+    /// Makes a ring, and puts its head in front of the list. Its client holds the lock of a leaf, so
+    /// memory that is not there at once is not waited for.
     async fn make(self, log: &WriteLog, (home, group): RingName) -> Result<GlobalAddr> {
         let (c, root) = (self.0, self.0.node.root);
         let pool = &c.node.pool;
         let key = ArenaKey { index: root.index, kind: KIND_HEAD, object_bytes: HEAD_BYTES as u32 };
         // With the inner nodes: a ring of another memory node must not hide this one's.
         let arena = pool.arena(key);
-        let grant = pool.alloc(&c.ep, &arena, Some(NodeId::memory(0))).await?;
-        let (head, bytes) = (grant.addr, log.layout.bytes());
-        let ring = pool.supply().alloc_region(&c.ep, (root.index, KIND_RING), bytes, home).await;
+        let grant = pool.alloc_at_once(&c.ep, &arena, NodeId::memory(0)).await?;
+        let (head, bytes, of) = (grant.addr, log.layout.bytes(), (root.index, KIND_RING));
+        let ring = pool.supply().alloc_region_at_once(&c.ep, of, bytes, home).await;
         let ring = ring.inspect_err(|_| pool.give_back_unwritten(&arena, grant))?;
         let mut first = c.ep.read(root.aux(), 8).await?.word(0);
         loop {

@@ -62,11 +62,10 @@ struct LogGroup {
 
 #[derive(Debug)]
 enum GroupState {
-    /// Nothing was written yet.
-    Closed,
+    /// Nothing was written yet, or there was no room for it: writes go through to the leaves until
+    /// this time.
+    Closed(u64),
     Open(Box<Ring>),
-    /// No memory node has room for it: writes go through to the leaves.
-    NoRoom,
 }
 
 /// Names a ring of a node: the memory node, and the group of clients.
@@ -109,7 +108,7 @@ impl WriteLog {
 
     fn ring(&self, name: RingName) -> Arc<LogGroup> {
         let new = || {
-            let (turn, state) = (FifoMutexes::new(1), Mutex::new(GroupState::Closed));
+            let (turn, state) = (FifoMutexes::new(1), Mutex::new(GroupState::Closed(0)));
             Arc::new(LogGroup { turn, state })
         };
         locked(&self.rings).entry(name).or_insert_with(new).clone()
@@ -156,11 +155,11 @@ impl LogGroup {
     fn with<T>(&self, f: impl FnOnce(&mut Ring) -> T) -> Option<T> {
         match &mut *locked(&self.state) {
             GroupState::Open(ring) => Some(f(ring)),
-            GroupState::Closed | GroupState::NoRoom => None,
+            GroupState::Closed(_) => None,
         }
     }
 
-    fn is_closed(&self) -> bool {
-        matches!(*locked(&self.state), GroupState::Closed)
+    fn is_to_open(&self, now: u64) -> bool {
+        matches!(*locked(&self.state), GroupState::Closed(until) if until <= now)
     }
 }
