@@ -13,8 +13,9 @@
 //! the crashed node holds. It does not judge an operation with a leaf that changes meanwhile, nor a
 //! write beside another write of its leaf or beside maintenance, which may wait for a parent
 //! themselves, nor a write where memory is refused: it looks for memory that others hold back, and
-//! a collection waits for a node that does not answer. Cut links, lost memory and dropped operations
-//! touch leaves that are unknown from outside: where one of them occurs the check judges nothing.
+//! a collection waits for a node that does not answer. Cut links, lost memory and dropped
+//! operations touch leaves that are unknown from outside: where one of them occurs the check judges
+//! nothing.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -165,8 +165,8 @@ impl Appends<'_> {
         }
     }
 
-    /// Makes a ring, and puts its head in front of the list. Its client holds the lock of a leaf, so
-    /// memory that is not there at once is not waited for.
+    /// Makes a ring, and puts its head in front of the list. Its client holds the lock of a leaf,
+    /// so memory that is not there at once is not waited for.
     async fn make(self, log: &WriteLog, (home, group): RingName) -> Result<GlobalAddr> {
         let (c, root) = (self.0, self.0.node.root);
         let pool = &c.node.pool;
