@@ -196,10 +196,14 @@ impl Supply<'_> {
         bytes: u64,
         node: NodeId,
     ) -> Result<GlobalAddr> {
+        let request = self.region((index, kind), bytes, node)?;
+        on_node(self.obtain(ep, &request, Some(node)).await?, node)
+    }
+
+    fn region(self, (index, kind): (u32, u8), bytes: u64, node: NodeId) -> Result<RegionRequest> {
         let chunks = bytes.max(1).div_ceil(self.0.shape.chunk_bytes);
         let chunks = u32::try_from(chunks).map_err(|_| no_chunk(node))?;
-        let request = RegionRequest { of: self.bump(index, kind), chunks };
-        on_node(self.obtain(ep, &request, Some(node)).await?, node)
+        Ok(RegionRequest { of: self.bump(index, kind), chunks })
     }
 
     /// As [`Supply::alloc_region`], if this memory node has such a run now: it waits for no other
@@ -210,14 +214,11 @@ impl Supply<'_> {
     pub async fn alloc_region_at_once(
         self,
         ep: &Endpoint,
-        (index, kind): (u32, u8),
+        owner: (u32, u8),
         bytes: u64,
         node: NodeId,
     ) -> Result<GlobalAddr> {
-        let chunks = bytes.max(1).div_ceil(self.0.shape.chunk_bytes);
-        let chunks = u32::try_from(chunks).map_err(|_| no_chunk(node))?;
-        let request = RegionRequest { of: self.bump(index, kind), chunks };
-        self.obtain_at_once(ep, &request, node).await
+        self.obtain_at_once(ep, &self.region(owner, bytes, node)?, node).await
     }
 
     /// A bump allocator of this node over stretches of compute nodes' table memory, `stretch_bytes`

@@ -290,10 +290,20 @@ impl PoolNode {
     /// `Full` when no memory node has room, `InvalidArgument` for objects larger than a chunk;
     /// those of the fabric.
     pub async fn alloc(&self, ep: &Endpoint, arena: &Arena, near: Option<NodeId>) -> Result<Grant> {
+        self.grant(ep, arena, self.supply().obtain(ep, arena, near)).await
+    }
+
+    /// A grant of an arena, obtained in some way.
+    async fn grant(
+        &self,
+        ep: &Endpoint,
+        arena: &Arena,
+        obtained: impl Future<Output = Result<Grant>>,
+    ) -> Result<Grant> {
         let bytes = u64::from(arena.key().object_bytes);
         self.check_fits("an object", bytes)?;
         ep.check_memory()?;
-        let g = self.supply().obtain(ep, arena, near).await?;
+        let g = obtained.await?;
         self.gc_log.add(|| Span::object(g.addr, bytes));
         self.allocation_event(g.addr, bytes, ShadowState::Plain);
         Ok(g)
@@ -305,13 +315,7 @@ impl PoolNode {
     /// # Errors
     /// `Full` when there is none now; those of the fabric.
     pub async fn alloc_at_once(&self, ep: &Endpoint, arena: &Arena, of: NodeId) -> Result<Grant> {
-        let bytes = u64::from(arena.key().object_bytes);
-        self.check_fits("an object", bytes)?;
-        ep.check_memory()?;
-        let g = self.supply().obtain_at_once(ep, arena, of).await?;
-        self.gc_log.add(|| Span::object(g.addr, bytes));
-        self.allocation_event(g.addr, bytes, ShadowState::Plain);
-        Ok(g)
+        self.grant(ep, arena, self.supply().obtain_at_once(ep, arena, of)).await
     }
 
     /// Refuses what is larger than a chunk.

@@ -12,8 +12,8 @@
 //! The check judges gets, updates and compare-and-sets: inserts and deletes may need a parent that
 //! the crashed node holds. It does not judge an operation with a leaf that changes meanwhile, nor a
 //! write beside another write of its leaf or beside maintenance, which may wait for a parent
-//! themselves, nor a write where memory is refused: it looks for memory that others hold back, and
-//! a collection waits for a node that does not answer. Cut links, lost memory and dropped
+//! themselves, nor a write that may need a block where memory is refused: it looks for memory that
+//! others hold back, and a collection waits for a node that does not answer. Cut links, lost memory and dropped
 //! operations touch leaves that are unknown from outside: where one of them occurs the check judges
 //! nothing.
 
@@ -80,8 +80,8 @@ pub(crate) struct Availability {
     bound_ns: u64,
     /// The longest time that a verb takes under the fabric faults, ns.
     verb_ns: u64,
-    /// The fabric refuses memory now and then.
-    refuses: bool,
+    /// The fabric refuses memory now and then, and pairs may not fit into their entries.
+    needs_room: bool,
     /// Operations that were judged.
     pub judged: Cell<Judged>,
 }
@@ -104,8 +104,8 @@ impl Availability {
         let bound_ns = if tells && !case.node_faults.is_empty() { bound_ns } else { 0 };
         let (open, last, outages, judged) = Default::default();
         let numbers = case.numbers();
-        let refuses = case.fabric_faults.refuse_memory_one_in > 0;
-        Self { open, last, outages, judge, numbers, bound_ns, verb_ns, judged, refuses }
+        let needs_room = case.fabric_faults.refuse_memory_one_in > 0 && case.has_blocks();
+        Self { open, last, outages, judge, numbers, bound_ns, verb_ns, judged, needs_room }
     }
 
     /// An operation begins, or maintenance does; `place`: the place of a key as its index knows it.
@@ -152,7 +152,7 @@ impl Availability {
         // Other operations may change the tree around themselves, and then need resources of the
         // crashed node.
         let plain = matches!(call, Call::Get(_) | Call::Update(..) | Call::CompareAndSet(..));
-        if !plain || !done || !o.beside || o.crowded || (o.writes && self.refuses) {
+        if !plain || !done || !o.beside || o.crowded || (o.writes && self.needs_room) {
             return None;
         }
         if o.key.and_then(&place) != o.place || self.touches(&o, at, &place) {

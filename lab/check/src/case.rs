@@ -281,6 +281,17 @@ impl Case {
         case
     }
 
+    /// Whether a pair may not fit into its entry, in an index with such areas.
+    pub(crate) fn has_blocks(&self) -> bool {
+        let area = |name| self.options.get(name).and_then(Value::as_u64);
+        let values = self.value_bytes.iter().map(|bytes| u64::from(*bytes)).max();
+        let keys =
+            (0..self.numbers()).map(|n| crate::plan::key(self.key_form, n).len() as u64).max();
+        let over =
+            |area: Option<u64>, longest: Option<u64>| area.zip(longest).is_some_and(|(a, l)| l > a);
+        over(area("value_inline_bytes"), values) || over(area("key_inline_bytes"), keys)
+    }
+
     /// The cache budget of a compute node from [`Case::shrinks_at`] on: half of the images stay, or
     /// none.
     pub fn smaller_cache_bytes(&self) -> u64 {

@@ -49,7 +49,7 @@ use dmtree_parts::fifo_mutex::FifoMutexes;
 use crate::Options;
 use ring::{Named, Ring};
 
-/// A leaf whose table has been written so often moves to a new place, where counts begin anew.
+/// A leaf with a table that was written so often moves to a new place, where counts begin anew.
 pub(crate) const MOST_WRITES: u32 = u32::MAX - (1 << 20);
 
 /// The ring of a group of clients of this node on a memory node.

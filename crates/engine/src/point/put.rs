@@ -178,7 +178,7 @@ impl<'c> Writes<'c> {
         looked: Option<Looked>,
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
-        if self.0.node.log.is_some() && l.table.writes >= MOST_WRITES {
+        if self.0.node.log.is_some() && l.route.is_imaged() && l.table.writes >= MOST_WRITES {
             // Counts of records begin anew at another place.
             let capacity = l.route.capacity;
             let moved = Relocation::run(self.0, l, (capacity, CellKind::Any(&[])));
