@@ -9,13 +9,13 @@
 //! just ended may not have arrived (seed 313 with crashes). The index reports the resources that an
 //! operation needs ([`RangeIndex::place_of`]).
 //!
-//! The check judges gets, updates and compare-and-sets: inserts and deletes may need a parent that
-//! the crashed node holds. It does not judge an operation with a leaf that changes meanwhile, nor a
-//! write beside another write of its leaf or beside maintenance, which may wait for a parent
-//! themselves, nor a write that may need a block where memory is refused: it looks for memory that
-//! others hold back, and a collection waits for a node that does not answer. Cut links, lost memory and dropped
-//! operations touch leaves that are unknown from outside: where one of them occurs the check judges
-//! nothing.
+//! The check judges gets, updates and compare-and-sets: inserts and deletes may need a parent
+//! that the crashed node holds. It does not judge an operation with a leaf that changes
+//! meanwhile, nor a write beside another write of its leaf or beside maintenance, which may wait
+//! for a parent themselves, nor a write that may need a block where memory is refused: it looks
+//! for memory that others hold back, and a collection waits for a node that does not answer. Cut
+//! links, lost memory and dropped operations touch leaves that are unknown from outside: where
+//! one of them occurs the check judges nothing.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -118,9 +118,9 @@ impl Collection<'_> {
         Ok(hi)
     }
 
-    /// A leaf with entries that name all of its blocks. Where a log may have records of it, that is its
-    /// image, once its lock was seen free: a write that has failed leaves a lock, and perhaps a
-    /// record with a block that no image names yet. `None`: it could not be seen now.
+    /// A leaf with entries that name all of its blocks. Where a log may have records of it, that
+    /// is its image, once its lock was seen free: a write that has failed leaves a lock, and
+    /// perhaps a record with a block that no image names yet. `None`: it could not be seen now.
     async fn settled(self, route: &Route) -> Result<Option<LeafCopy>> {
         let c = self.0;
         if c.node.log.is_none() || !route.is_imaged() {

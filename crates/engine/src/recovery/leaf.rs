@@ -247,8 +247,8 @@ impl<'c> DamagedLeaf<'c> {
 
     /// Lays the records of the leaf over its bytes, where there is a log. The count that the leaf
     /// is to have is above that of every write so far: also of one that has failed, or that was
-    /// dropped, since its record may come later. That has the next count behind the table's, and at most
-    /// one WRITE of a table in a row has no record.
+    /// dropped, since its record may come later. That has the next count behind the table's, and
+    /// at most one WRITE of a table in a row has no record.
     async fn replay(
         c: &Client,
         (taken, since): (&TakenLock, Since),
