@@ -11,7 +11,7 @@ use super::{InnerCopy, InnerRead, Router};
 use crate::format::leaf::unchecked_header;
 use crate::format::{Child, inner};
 use crate::inner::InnerNode;
-use crate::leaf::{Blocks, HELP_AFTER};
+use crate::leaf::{Blocks, HELP_AFTER, NodeHeader};
 use crate::lock::LONG_WAIT;
 use crate::marks::Mark;
 use crate::recovery::{InnerRecovery, diagnose_inner};
@@ -88,7 +88,7 @@ impl Router<'_> {
         }
     }
 
-    /// As [`Client::descend`]; `None` when the tree does not reach up to `level`.
+    /// As [`Router::descend`]; `None` when the tree does not reach up to `level`.
     pub(crate) async fn descend_to(self, key: &[u8], level: u8) -> Result<Option<Arc<CachedNode>>> {
         let mut backoff = self.0.ep.backoff("a path to the key", self.0.node.root.word);
         loop {
@@ -193,13 +193,18 @@ impl Router<'_> {
             let bytes = self.0.ep.read(addr, g.inner_image() as u32).await?;
             self.0.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
             let early = bytes.extract(|b| {
-                let h = crate::format::leaf::check_header(g, addr, b)?;
-                let other = generation.is_some_and(|l| l != h.ver.generation)
+                let h = NodeHeader::of(g, addr, b);
+                let is_other = generation.is_some_and(|l| l != h.ver.generation)
                     || level.is_some_and(|l| l != h.level);
-                Some(if other { Some(InnerRead::OtherGeneration) } else { None })
+                match is_other {
+                    true => h.whole.then_some(InnerRead::OtherGeneration),
+                    // Nothing else of a tombstone counts, and nothing else may be whole: its last
+                    // WRITE may be that of a client that has died, under a lock that is free now.
+                    false => (!h.forward.is_null()).then_some(InnerRead::Tombstone(h.forward)),
+                }
             });
-            if let Some(Some(other)) = early {
-                return Ok(other);
+            if let Some(read) = early {
+                return Ok(read);
             }
             if let Ok((_, bytes)) = bytes.check(|b| inner::check(g, addr, b).map(|_| ()).ok_or(()))
                 && let Some(read) = self.cache_inner(addr, &bytes).await?
@@ -212,22 +217,18 @@ impl Router<'_> {
         }
     }
 
-    /// Caches an accepted image. `None` when two records claim the same key, or none the first: a
+    /// Caches an accepted image of a node that is no tombstone. `None` when two records claim the same key, or none the first: a
     /// relocation is half done, or the image was sampled around it, and has to be read again.
     pub(crate) async fn cache_inner(
         self,
         addr: GlobalAddr,
         bytes: &[u8],
     ) -> Result<Option<InnerRead>> {
-        let header = unchecked_header(&self.0.node.g, bytes).expect("accepted");
-        if !header.forward.is_null() {
-            return Ok(Some(InnerRead::Tombstone(header.forward)));
-        }
         let node = InnerNode::of(self.0, bytes).await?;
         self.cache_node(addr, &node).await
     }
 
-    /// [`Client::cache_inner`] of a node with sorted records, which is no tombstone.
+    /// [`Router::cache_inner`] of a node with sorted records.
     pub(crate) async fn cache_node<B: Deref<Target = [u8]>>(
         self,
         addr: GlobalAddr,

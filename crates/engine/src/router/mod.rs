@@ -21,7 +21,8 @@
 //! claim one key, and some record stands at the lower fence. Around a relocation of a child an
 //! image may show both records, or neither; it is read again.
 //!
-//! A tombstone leads to its successor. Until the successor's image is written the successor may
+//! A tombstone leads to its successor, also one that a crash has torn: its version, level and
+//! `forward` are words, and need no checksum. Until the successor's image is written the successor may
 //! lead back, so such hops are paced. When that lasts, or an image stays torn, the writer may be
 //! dead, and the reader repairs the node (`recovery/inner.rs`). Between two paced hops the
 //! operation passes a quiescent point, because the repair may wait for tables to move.
