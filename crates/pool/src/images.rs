@@ -24,6 +24,11 @@ impl PoolNode {
         self.owners.images().give(index, bytes);
         // There may be more than when this owner had no cell.
         self.tables.reopen();
+        self.withhold_free(index);
+    }
+
+    /// Withholds the free cells of this node, as many as there are beyond the room.
+    fn withhold_free(&self, index: u32) {
         let mut free = Vec::new();
         self.tables.take_images(self.cn(), index, &mut free);
         for t in free {
@@ -75,6 +80,8 @@ impl PoolNode {
     /// have left had of them, while more is granted than there is room. Cells of other owners stay
     /// here for later leaves.
     pub async fn recall_images(&self, ep: &Endpoint, index: u32, lines: u8) {
+        // A grant that was under way when the room became smaller has brought cells since.
+        self.withhold_free(index);
         // Without an answer they are still there, or lost until a garbage collection.
         let _ = self.supply().take_left_cells(ep, index, lines).await;
         // Cells of any owner come, half of what a node has each time. Two nodes that both want
