@@ -537,11 +537,16 @@ impl Core {
         self.driven.set(on);
     }
 
-    /// Reaps detached lists, waiting for them as long as the fabric makes progress (1 s at most).
+    /// Reaps detached lists.
     pub(crate) fn drain_detached(&self) {
+        self.reap_while(|| self.detached.get() > 0);
+    }
+
+    /// Reaps completions while `waits` says so, as long as the fabric makes progress (1 s at most).
+    pub(crate) fn reap_while(&self, mut waits: impl FnMut() -> bool) {
         let until = self.now() + 1_000_000_000;
         let mut spins = 0;
-        while self.detached.get() > 0 && self.now() < until {
+        while waits() && self.now() < until {
             if self.poll_drivers() != Progress::Made {
                 spins += 1;
                 if self.clock.idle(self, Some(self.now() + 1_000), spins) == Idle::Never {

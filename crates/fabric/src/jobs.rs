@@ -13,7 +13,8 @@
 //! of it executes any more. [`Jobs::end_of`] is called after the access of a caller was revoked,
 //! and succeeds when the caller's jobs have ended. A start that comes later is refused under the
 //! same lock, so no job slips between. A handler awaits something every millisecond or so
-//! ([`Endpoint::yield_now`]); a revocation waits for it.
+//! ([`Endpoint::yield_now`]); a revocation waits for it. A job whose worker is dropped, as in a
+//! simulator with the run of the clients, ends the same way.
 //!
 //! *Bounds.* A node keeps [`MAX_JOBS`] jobs and [`MAX_RESULT_BYTES`] of results. A number has the
 //! node's incarnation in its upper half: it names no job of another incarnation.
@@ -296,8 +297,37 @@ fn fitting(node: NodeId, result: Vec<u8>, kept: usize) -> Result<Vec<u8>> {
     }
 }
 
+/// A job on its worker. Dropped, at the end of the job or before, it has the table know of the end
+/// once no verb of the job executes any more.
+struct Running {
+    host: Arc<Host>,
+    ep: Endpoint,
+    number: u64,
+    /// How its work has ended.
+    result: Option<Result<Vec<u8>>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let (host, number) = (self.host.clone(), self.number);
+        let result = self.result.take().unwrap_or_else(|| {
+            let what = format!("job {number} of {} has ended with its worker", host.node);
+            Err(Error::closed(what).effect_unknown())
+        });
+        let end = move || host.jobs.end(&host, number, result);
+        match self.host.power() {
+            Power::On => self.ep.when_quiet(end),
+            // Its verbs get no answer any more.
+            _ => end(),
+        }
+    }
+}
+
 /// Runs a job to its end, on its worker.
 pub(crate) async fn run(host: Arc<Host>, ep: Endpoint, job: Begun) {
+    // Declared before the work is, it is dropped after it.
+    let mut running =
+        Running { host: host.clone(), ep: ep.clone(), number: job.number, result: None };
     let mut work = Some(job.handler.job(&ep, job.caller.node, &job.request));
     let result = poll_fn(|cx| {
         if host.power() != Power::On {
@@ -312,6 +342,7 @@ pub(crate) async fn run(host: Arc<Host>, ep: Endpoint, job: Begun) {
             .unwrap_or_else(|_| Poll::Ready(Err(panicked(host.node))))
     })
     .await;
+    running.result = Some(result);
     drop(work.take());
     if host.power() == Power::On {
         while !ep.is_quiet() {
@@ -320,7 +351,6 @@ pub(crate) async fn run(host: Arc<Host>, ep: Endpoint, job: Begun) {
         // Work that was charged last takes its time, too.
         ep.sleep(0).await;
     }
-    host.jobs.end(&host, job.number, result);
 }
 
 /// Runs a job on a thread of its own. `open` makes its endpoint there.

@@ -9,7 +9,6 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use crate::core::Core;
-use crate::transport::Progress;
 
 /// One of them.
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
@@ -62,14 +61,16 @@ impl Tasks {
         true
     }
 
-    /// Drops all of them, which hold the executor, and waits for their verbs as long as the fabric
-    /// makes progress.
+    /// Drops all of them, which hold the executor, and those that begin meanwhile; waits for their
+    /// verbs. Time may stand still from then on: a verb that is left ends no more.
     pub(crate) fn end(&self, core: &Core) {
-        let tasks = std::mem::take(&mut *self.all.borrow_mut());
-        let slots: Vec<u32> = tasks.keys().copied().collect();
-        drop(tasks);
-        while slots.iter().any(|slot| !core.is_quiet(*slot))
-            && core.poll_drivers() == Progress::Made
-        {}
+        let mut slots = Vec::new();
+        core.reap_while(|| {
+            let tasks = std::mem::take(&mut *self.all.borrow_mut());
+            slots.extend(tasks.keys().copied());
+            drop(tasks);
+            slots.retain(|slot| !core.is_quiet(*slot));
+            !slots.is_empty()
+        });
     }
 }

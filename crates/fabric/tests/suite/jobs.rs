@@ -1,5 +1,6 @@
 //! Jobs: what they may rely on, on every transport without hardware.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,8 +8,8 @@ use crate::common::fabrics::{CN1, LOSSY, adversarial, apart, local, sim};
 use crate::common::{CN, MN, at, endpoint, fails, fetch, on};
 use dmtree_fabric::sim::{CrashPoint, FabricFaults, How, Laxity, Place, SimFabric};
 use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, Fabric, GlobalAddr, JobNumber, MAX_JOBS, MAX_RESULT_BYTES,
-    MAX_RPC_BYTES, NodeId, Result, Service, ServiceId, Stage,
+    Endpoint, Error, ErrorKind, Fabric, Fifo, GlobalAddr, JobNumber, MAX_JOBS, MAX_RESULT_BYTES,
+    MAX_RPC_BYTES, NodeId, Result, Service, ServiceId, Stage, Worker,
 };
 
 const SERVICE: ServiceId = ServiceId(9);
@@ -324,6 +325,33 @@ fn jobs_start_at_most_once() {
     let (shop, ep) = (served(&f), endpoint(&f, CN));
     (0..50).for_each(|_| _ = run(&ep, b"e").expect_err("as asked"));
     assert_eq!(shop.jobs.load(Ordering::SeqCst), 50);
+}
+
+/// A simulated job ends with the run of its clients: it does not seem to go on where time stands
+/// still, and no verb of it executes any more.
+#[test]
+fn jobs_end_with_the_run_of_their_clients() {
+    let late = FabricFaults { delay_ns: 50_000, stall_one_in: 2, ..FabricFaults::NONE };
+    for seed in 0..20 {
+        let f = adversarial(late, seed);
+        served(&f);
+        let ep = endpoint(&f, CN);
+        let number = Cell::new(JobNumber(0));
+        let mut worker = Worker::new(ep.core().clone());
+        worker.spawn(ep.slot(), async {
+            number.set(ep.start_job(MN, SERVICE, b"c").await.expect("started"));
+            ep.sleep(100_000).await;
+        });
+        worker.run(&mut Fifo).expect("it ends");
+        f.set_timed(false);
+        let last = word(&ep);
+        let asked = on(&ep, ep.ask_job(MN, number.get()));
+        fails(asked, ErrorKind::Closed, "of mn0 has ended with its worker");
+        on(&ep, ep.forget_job(MN, number.get())).expect("its own");
+        f.set_timed(true);
+        pause(&ep, 10_000_000);
+        assert_eq!(word(&ep), last, "seed {seed}");
+    }
 }
 
 /// A crash, and a late verb, reach into a job: its verbs count as its node's.
