@@ -18,6 +18,16 @@ const MOST_TRIES: u32 = 10_000;
 type Pair = (Vec<u8>, Vec<u8>);
 
 impl Index {
+    /// A view of it through types of keys and values.
+    #[cfg(feature = "serde")]
+    pub fn typed<K, V>(&self) -> crate::Typed<K, V>
+    where
+        K: crate::keys::EncodeKey + crate::keys::DecodeKey,
+        V: serde::Serialize + serde::de::DeserializeOwned,
+    {
+        crate::Typed::of(self.clone())
+    }
+
     /// All pairs in key order, from both ends if wanted: a scan, as [`Index::scan`].
     pub fn iter(&self) -> Pairs<Self> {
         self.scan(..).pairs()

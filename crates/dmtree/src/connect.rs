@@ -139,14 +139,6 @@ impl Connector {
     }
 }
 
-impl Pool {
-    /// Joins a pool of several processes as a compute node. `first` is where its first memory node
-    /// listens, `HOST:PORT` (`dmtree memnode` starts one).
-    pub fn connect(first: &str) -> Connector {
-        Connector::new(first)
-    }
-}
-
 /// How this process joins its pool, the first time and whenever it has lost its membership.
 #[derive(Clone, Debug)]
 pub(crate) struct Way {

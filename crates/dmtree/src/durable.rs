@@ -11,8 +11,8 @@ use dmtree_fabric::{Error, Result};
 use dmtree_journal::{Cut, IndexJournal, IndexNumber, Journal, KnownIndex, Level, ShardedJournal};
 use dmtree_pool::Cluster;
 
+use crate::Options;
 use crate::pool::{PoolInner, locked};
-use crate::{Options, Pool};
 
 /// How far the opening of a durable pool has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,11 +196,4 @@ pub(crate) fn too_small(pool: &Arc<PoolInner>, loaded_bytes: u64, all_bytes: u64
         mib(had),
         mib(needed)
     ))
-}
-
-impl Pool {
-    /// Whether the pool lasts: what is acknowledged is in a journal.
-    pub fn is_durable(&self) -> bool {
-        self.inner().durable.is_some()
-    }
 }

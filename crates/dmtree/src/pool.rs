@@ -1,20 +1,30 @@
 //! A pool: memory, and the indexes in it.
 
 use std::collections::BTreeMap;
+#[cfg(feature = "json")]
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use dmtree_engine::DmTree;
+#[cfg(feature = "tcp")]
+use dmtree_fabric::net::NodeStatus;
 pub(crate) use dmtree_fabric::sync::locked;
 use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, NodeId, Result};
 use dmtree_journal::IndexJournal;
+#[cfg(feature = "json")]
+use dmtree_parts::Loaded;
 use dmtree_parts::naming::OptionsOf;
 use dmtree_parts::{NodeContext, naming};
 use dmtree_pool::{Cluster, IndexEntry, IndexState, NewIndex, Opening, PoolNode};
 
 use crate::builder::PoolBuilder;
+#[cfg(feature = "tcp")]
+use crate::connect::Connector;
 use crate::connect::Way;
 use crate::durable::DurableIndexes;
+#[cfg(feature = "json")]
+use crate::export;
 use crate::filled::Unpublished;
 use crate::incarnation::{Attempts, ClientContext, Incarnation, Incarnations, Next};
 use crate::index::Index;
@@ -22,6 +32,7 @@ use crate::open::OpenIndex;
 use crate::options::Options;
 use crate::restart;
 use crate::stats::PoolStats;
+use crate::status;
 
 /// Which kind of index the catalog says it is.
 const SYSTEM: &str = "dmtree";
@@ -63,6 +74,13 @@ impl Pool {
     /// A pool in the memory of this process: the builder says how large. It lives in memory only.
     pub fn embedded() -> PoolBuilder {
         PoolBuilder::new()
+    }
+
+    /// Joins a pool of several processes as a compute node. `first` is where its first memory node
+    /// listens, `HOST:PORT` (`dmtree memnode` starts one).
+    #[cfg(feature = "tcp")]
+    pub fn connect(first: &str) -> Connector {
+        Connector::new(first)
     }
 
     /// A pool that joins again in this way, if at all.
@@ -193,6 +211,44 @@ impl Pool {
     #[cfg(feature = "tcp")]
     pub fn is_asked_to_leave(&self) -> bool {
         self.0.incarnation().cluster.is_asked_to_leave()
+    }
+
+    /// Whether the pool lasts: what is acknowledged is in a journal.
+    pub fn is_durable(&self) -> bool {
+        self.0.durable.is_some()
+    }
+
+    /// What this process says of itself in a pool of several.
+    #[cfg(feature = "tcp")]
+    #[doc(hidden)]
+    pub fn status(&self) -> Option<NodeStatus> {
+        self.0.incarnation().cluster.status()
+    }
+
+    /// What this process does in the pool, as Prometheus text: operations by kind and outcome,
+    /// caches, verbs and bytes by side, memory. Cheap; nothing is counted for it.
+    ///
+    /// # Errors
+    /// Those of [`Pool::stats`]; `Unsupported` without the feature `metrics`.
+    pub fn metrics(&self) -> Result<String> {
+        status::metrics(self)
+    }
+
+    /// Creates an index with the options that the first of these files was exported with, and
+    /// stores their pairs as [`Index::import`] does. Others can open it when it has all of them;
+    /// when that fails there is no index.
+    ///
+    /// # Errors
+    /// As [`Pool::create`] and [`Index::import`];
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a file that does not
+    /// say its index's options.
+    #[cfg(feature = "json")]
+    pub fn import_into_new(
+        &self,
+        name: &str,
+        files: &[impl AsRef<Path>],
+    ) -> Result<(Index, Loaded)> {
+        export::import_into_new(self, name, files)
     }
 
     fn opened(&self, entry: &IndexEntry) -> Result<Index> {

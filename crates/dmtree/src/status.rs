@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dmtree_engine::DmTree;
-#[cfg(feature = "tcp")]
-use dmtree_fabric::net::NodeStatus;
-use dmtree_fabric::{OpKind, OpOutcome, SideCounts, Snapshot, WaitCount, WaitReason};
+use dmtree_fabric::{OpKind, OpOutcome, Result, SideCounts, Snapshot, WaitCount, WaitReason};
 use dmtree_parts::{CacheStats, RangeIndex};
 use dmtree_pool::{
     AwaitedReport, CacheReport, IndexReport, IndexReports, Latencies, SideReport, WaitReport,
@@ -17,32 +15,19 @@ use crate::open::OpenIndex;
 use crate::pool::{Pool, PoolInner};
 use crate::stats::{Operation, OperationCounts};
 
-impl Pool {
-    /// What this process says of itself in a pool of several.
+/// See [`Pool::metrics`].
+pub(crate) fn metrics(pool: &Pool) -> Result<String> {
+    use dmtree_pool::{MemoryReport, metrics};
     #[cfg(feature = "tcp")]
-    #[doc(hidden)]
-    pub fn status(&self) -> Option<NodeStatus> {
-        self.inner().incarnation().cluster.status()
+    if let Some(status) = pool.status() {
+        return metrics::of_status(&status);
     }
-
-    /// What this process does in the pool, as Prometheus text: operations by kind and outcome,
-    /// caches, verbs and bytes by side, memory. Cheap; nothing is counted for it.
-    ///
-    /// # Errors
-    /// Those of [`Pool::stats`]; `Unsupported` without the feature `metrics`.
-    pub fn metrics(&self) -> dmtree_fabric::Result<String> {
-        use dmtree_pool::{MemoryReport, metrics};
-        #[cfg(feature = "tcp")]
-        if let Some(status) = self.status() {
-            return metrics::of_status(&status);
-        }
-        let node = self.inner().incarnation().cluster.compute_node(0)?;
-        let (stats, mut report) = (self.stats()?, node.work());
-        let (total_bytes, used_bytes) = (stats.total_bytes(), stats.used_bytes());
-        report.memory = Some(MemoryReport { total_bytes, used_bytes });
-        report.indexes = reports(self.inner())();
-        metrics::of_report(&report)
-    }
+    let node = pool.inner().incarnation().cluster.compute_node(0)?;
+    let (stats, mut report) = (pool.stats()?, node.work());
+    let (total_bytes, used_bytes) = (stats.total_bytes(), stats.used_bytes());
+    report.memory = Some(MemoryReport { total_bytes, used_bytes });
+    report.indexes = reports(pool.inner())();
+    metrics::of_report(&report)
 }
 
 /// The reports of the open indexes. What is busy being opened is left out: nothing waits.

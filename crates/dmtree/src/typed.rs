@@ -48,22 +48,15 @@ impl<K, V> fmt::Debug for Typed<K, V> {
     }
 }
 
-impl Index {
-    /// A view of it through types of keys and values.
-    pub fn typed<K, V>(&self) -> Typed<K, V>
-    where
-        K: EncodeKey + DecodeKey,
-        V: Serialize + DeserializeOwned,
-    {
-        Typed { index: self.clone(), types: PhantomData }
-    }
-}
-
 impl<K, V> Typed<K, V>
 where
     K: EncodeKey + DecodeKey,
     V: Serialize + DeserializeOwned,
 {
+    pub(crate) fn of(index: Index) -> Self {
+        Self { index, types: PhantomData }
+    }
+
     /// The index.
     pub fn untyped(&self) -> &Index {
         &self.index

@@ -154,7 +154,7 @@ impl DmNode {
         let least = Self::least_cache_bytes(&g);
         let image_bytes = o.image_bytes(cx.cache_bytes);
         if image_bytes > 0 {
-            cx.pool.give_images(root.index, image_bytes);
+            cx.pool.images().give(root.index, image_bytes);
         }
         // Models have the largest part of the budget, and the inner nodes of descents the rest.
         let inner_bytes = match o.techniques.models {

@@ -234,7 +234,7 @@ impl RangeIndex for DmTree {
         let mut stats = node.cache.stats();
         if node.has_images() {
             stats.budget_bytes = node.budget.bytes();
-            stats.image_bytes = node.pool.image_bytes(node.root.index);
+            stats.image_bytes = node.pool.images().bytes(node.root.index);
         }
         if let Some(models) = &node.models {
             stats.budget_bytes += models.budget_bytes();

@@ -86,7 +86,7 @@ impl Supply<'_> {
                 let layout = self.0.shape.holds(at, bytes.max(1));
                 layout.is_some_and(|l| self.0.space(index).adopt(&l, at.offset(), bytes))
             }
-            Piece::Cell(index, t) => self.0.put_table(index, t),
+            Piece::Cell(index, t) => self.0.images().put_table(index, t),
         };
         if !fits {
             self.0.refused.fetch_add(1, Ordering::Relaxed);

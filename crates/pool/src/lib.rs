@@ -99,6 +99,7 @@ pub use crate::ids::{
     BLOCK_CLASSES, BLOCK_MAX_BYTES, BlockPtr, COMPUTE_PARTITIONS, MEMORY_PARTITIONS, PARTITIONS,
     TABLE_LINES, TableId, block_class_bytes, block_class_of,
 };
+pub use crate::images::ImageCells;
 pub use crate::latencies::{LATENCY_BUCKETS, Latencies};
 pub use crate::layout::{ANY_INDEX, ChunkRecord, ChunkUse};
 #[cfg(feature = "tcp")]

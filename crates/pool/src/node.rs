@@ -34,6 +34,7 @@ use crate::gates::{Gate, Gates, Ungated};
 use crate::gc::GarbageCollection;
 use crate::gc_log::{GcLog, Span};
 use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, block_class_of};
+use crate::images::ImageCells;
 use crate::layout::{WAIT_GROUP_WORDS, WAIT_GROUPS, WAIT_WORDS};
 use crate::membership_agent::AgentState;
 use crate::membership_agent::Heartbeat;
@@ -113,6 +114,11 @@ impl PoolNode {
     /// Memory that a node takes from memory nodes and from other nodes, and hands in.
     pub fn supply(&self) -> Supply<'_> {
         Supply(self)
+    }
+
+    /// The cells with images that it grants.
+    pub fn images(&self) -> ImageCells<'_> {
+        ImageCells(self)
     }
 
     /// Reclamation of what was retired.
@@ -463,7 +469,7 @@ impl PoolNode {
 
     /// A new table cell of so many lines for an index. A fresh one is all zero; a reused one is as
     /// it was left. Cells with images (above [`TABLE_LINES`](crate::TABLE_LINES)) come from compute
-    /// nodes that have room for images ([`PoolNode::give_images`]).
+    /// nodes that have room for images ([`ImageCells::give`]).
     ///
     /// # Errors
     /// `Full` when no node of the side (compute nodes: nor any memory node) has room,
@@ -565,7 +571,7 @@ impl PoolNode {
     /// Returns a cell that no other client can ever have reached. Its lock word is 0.
     pub fn give_back_table(&self, index: u32, t: TableId) {
         self.gc_log.add(|| Span::table(t));
-        if !self.put_table(index, t) {
+        if !self.images().put_table(index, t) {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -245,7 +245,7 @@ fn hostile_peers_cost_little_and_stop_no_client() {
         assert_eq!(worker.ask(&format!("put key{i:04} {i}")), "done");
     }
     let mut quiet = Vec::new();
-    work(&mut worker, &mut quiet, |n| n >= 4_000);
+    work(&mut worker, &mut quiet, |n| n >= if is_long { 4_000 } else { 400 });
 
     let keys = Keys::of(&text).expect("keys");
     let wrong = Keys::of(&Keys::draw(1).expect("random bytes")).expect("keys");

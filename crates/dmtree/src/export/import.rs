@@ -128,82 +128,61 @@ impl Iterator for Merged {
     }
 }
 
-impl Index {
-    /// Stores the pairs of files that [`Index::export`] or another program has written: Parquet
-    /// with the columns `key` and `value`, or JSON lines. An empty index gets whole leaves, as by
-    /// [`Index::load`]; into any other the pairs are put. Several files are merged; of equal keys
-    /// that of the last file stays.
-    ///
-    /// Nothing is stored when a file has anything wrong.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] names the file and the line or row: keys that do not ascend,
-    /// keys and values out of range, lines and columns of another form, a truncated file. Those of
-    /// [`Index::load`] and [`Index::write_batch`]: some pairs may be stored then.
-    pub fn import(&self, files: &[impl AsRef<Path>]) -> Result<Loaded> {
-        let paths = paths(files)?;
-        let pairs: u64 = Merged::open(&paths)?.map(|pair| pair.map(|_| 1)).sum::<Result<_>>()?;
-        let merged = Merged::open(&paths)?;
-        if self.scan(..).limit(1).pairs().next_ref()?.is_none() {
-            let mut feed = Feed::new(merged, Some(pairs));
-            let loaded = self.load(&mut feed, LoadOrder::Sorted);
-            return feed.ended(loaded);
-        }
-        let mut puts = Puts::new(self);
-        for pair in merged {
-            let (key, value) = pair?;
-            puts.put(&key, &value)?;
-        }
-        puts.end()
+/// See [`Index::import`].
+pub(super) fn import(index: &Index, files: &[impl AsRef<Path>]) -> Result<Loaded> {
+    let paths = paths(files)?;
+    let pairs: u64 = Merged::open(&paths)?.map(|pair| pair.map(|_| 1)).sum::<Result<_>>()?;
+    let merged = Merged::open(&paths)?;
+    if index.scan(..).limit(1).pairs().next_ref()?.is_none() {
+        let mut feed = Feed::new(merged, Some(pairs));
+        let loaded = index.load(&mut feed, LoadOrder::Sorted);
+        return feed.ended(loaded);
     }
-
-    /// As [`Index::import`], for files with keys in any order: the pairs are put in the order of
-    /// the files, and of equal keys the last stays.
-    pub fn import_unsorted(&self, files: &[impl AsRef<Path>]) -> Result<Loaded> {
-        let paths = paths(files)?;
-        let mut pair = Pair::default();
-        for path in &paths {
-            let mut input = Input::open(path, Order::Any)?.0;
-            while input.next(&mut pair)? {}
-        }
-        let mut puts = Puts::new(self);
-        for path in &paths {
-            let mut input = Input::open(path, Order::Any)?.0;
-            while input.next(&mut pair)? {
-                puts.put(&pair.key, &pair.value)?;
-            }
-        }
-        puts.end()
+    let mut puts = Puts::new(index);
+    for pair in merged {
+        let (key, value) = pair?;
+        puts.put(&key, &value)?;
     }
+    puts.end()
 }
 
-impl Pool {
-    /// Creates an index with the options that the first of these files was exported with, and
-    /// stores their pairs as [`Index::import`] does. Others can open it when it has all of them;
-    /// when that fails there is no index.
-    ///
-    /// # Errors
-    /// As [`Pool::create`] and [`Index::import`]; [`ErrorKind::InvalidArgument`] for a file that
-    /// does not say its index's options.
-    pub fn import_into_new(
-        &self,
-        name: &str,
-        files: &[impl AsRef<Path>],
-    ) -> Result<(Index, Loaded)> {
-        let paths = paths(files)?;
-        let (_, head) = Input::open(&paths[0], Order::Ascending)?;
-        let head = head.ok_or_else(|| {
-            let what = "it does not say what options its index had: create the index, and import \
-                        the file into it";
-            at(&paths[0], Error::invalid(what))
-        })?;
-        let Some(new) = self.inner().begin(name, &head.options, false)? else {
-            return Err(Error::exists(format!("the index {name:?} exists")));
-        };
-        let loaded = new.index().import(&paths)?;
-        Unpublished::publish(vec![new])?;
-        Ok((self.open(name)?, loaded))
+/// See [`Index::import_unsorted`].
+pub(super) fn import_unsorted(index: &Index, files: &[impl AsRef<Path>]) -> Result<Loaded> {
+    let paths = paths(files)?;
+    let mut pair = Pair::default();
+    for path in &paths {
+        let mut input = Input::open(path, Order::Any)?.0;
+        while input.next(&mut pair)? {}
     }
+    let mut puts = Puts::new(index);
+    for path in &paths {
+        let mut input = Input::open(path, Order::Any)?.0;
+        while input.next(&mut pair)? {
+            puts.put(&pair.key, &pair.value)?;
+        }
+    }
+    puts.end()
+}
+
+/// See [`Pool::import_into_new`].
+pub(crate) fn import_into_new(
+    pool: &Pool,
+    name: &str,
+    files: &[impl AsRef<Path>],
+) -> Result<(Index, Loaded)> {
+    let paths = paths(files)?;
+    let (_, head) = Input::open(&paths[0], Order::Ascending)?;
+    let head = head.ok_or_else(|| {
+        let what = "it does not say what options its index had: create the index, and import the \
+                    file into it";
+        at(&paths[0], Error::invalid(what))
+    })?;
+    let Some(new) = pool.inner().begin(name, &head.options, false)? else {
+        return Err(Error::exists(format!("the index {name:?} exists")));
+    };
+    let loaded = new.index().import(&paths)?;
+    Unpublished::publish(vec![new])?;
+    Ok((pool.open(name)?, loaded))
 }
 
 fn paths(files: &[impl AsRef<Path>]) -> Result<Vec<PathBuf>> {

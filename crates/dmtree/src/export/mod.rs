@@ -27,10 +27,11 @@ use std::io::Write;
 use std::path::Path;
 
 use dmtree_fabric::{Error, Result};
+use dmtree_parts::Loaded;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use file::{Shared, WholeFile};
-pub(crate) use import::Merged;
+pub(crate) use import::{Merged, import_into_new};
 
 use crate::{Index, Options};
 
@@ -118,6 +119,27 @@ impl Index {
         let pairs = self.export_to(file.writer(), format, &head).map_err(|e| at(to, e))?;
         file.publish()?;
         Ok(pairs)
+    }
+
+    /// Stores the pairs of files that [`Index::export`] or another program has written: Parquet
+    /// with the columns `key` and `value`, or JSON lines. An empty index gets whole leaves, as by
+    /// [`Index::load`]; into any other the pairs are put. Several files are merged; of equal keys
+    /// that of the last file stays.
+    ///
+    /// Nothing is stored when a file has anything wrong.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) names the file and the line or row: keys that do not ascend,
+    /// keys and values out of range, lines and columns of another form, a truncated file. Those of
+    /// [`Index::load`] and [`Index::write_batch`]: some pairs may be stored then.
+    pub fn import(&self, files: &[impl AsRef<Path>]) -> Result<Loaded> {
+        import::import(self, files)
+    }
+
+    /// As [`Index::import`], for files with keys in any order: the pairs are put in the order of
+    /// the files, and of equal keys the last stays.
+    pub fn import_unsorted(&self, files: &[impl AsRef<Path>]) -> Result<Loaded> {
+        import::import_unsorted(self, files)
     }
 
     fn export_to(

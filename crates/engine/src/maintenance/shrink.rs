@@ -88,7 +88,7 @@ impl CacheBudget {
         let mut state = locked(&self.state);
         *state = State { bytes, cursor: Cursor::default() };
         if node.has_images() {
-            node.pool.give_images(node.root.index, bytes - self.inner_part(node, bytes));
+            node.pool.images().give(node.root.index, bytes - self.inner_part(node, bytes));
         }
         self.settle(node, &state);
     }
@@ -101,7 +101,7 @@ impl CacheBudget {
     }
 
     fn settle(&self, node: &DmNode, state: &State) {
-        let is_due = node.pool.has_image_excess(node.root.index);
+        let is_due = node.pool.images().has_excess(node.root.index);
         // With models the inner nodes have a part of their own, which stays as it is.
         if !is_due && node.models.is_none() {
             node.cache.set_budget(self.inner_part(node, state.bytes));
@@ -181,7 +181,7 @@ impl Shrink<'_> {
     }
 
     fn excess(self) -> u64 {
-        self.0.node.pool.image_excess(self.0.node.root.index)
+        self.0.node.pool.images().excess_in_use(self.0.node.root.index)
     }
 
     /// The leaves of one bottom node: how many have lost their images, and the key at which to
@@ -225,7 +225,7 @@ impl Shrink<'_> {
     }
 
     fn is_here(self, route: &Route) -> bool {
-        route.is_imaged() && self.0.node.pool.is_own_image(route.table)
+        route.is_imaged() && self.0.node.pool.images().is_own(route.table)
     }
 
     /// Asks other nodes for the free cells that they have.
@@ -233,7 +233,7 @@ impl Shrink<'_> {
         let c = self.0;
         for lines in c.node.o.capacities().into_iter().filter_map(|n| c.node.imaged_lines(n)) {
             c.ep.renew_deadline();
-            c.node.pool.recall_images(&c.ep, c.node.root.index, lines).await;
+            c.node.pool.images().recall(&c.ep, c.node.root.index, lines).await;
         }
     }
 
@@ -251,7 +251,7 @@ impl Shrink<'_> {
             node.budget.wake();
             while maintain(self.0).await? == Work::Some {}
             reached(node.pool.reclaimer().reclaim(ep).await)?;
-            let bytes = node.pool.image_bytes(node.root.index);
+            let bytes = node.pool.images().bytes(node.root.index);
             if bytes < least {
                 (least, until) = (bytes, ep.now().saturating_add(timeout_ns));
             } else if ep.now() > until {

@@ -31,6 +31,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,7 @@ use sha2::Sha256;
 
 use super::NodeShared;
 use super::identity::{Identity, KeyRole};
+use super::sessions::{Key, Session};
 use super::wire::{Answer, Ask, Credential, Hello};
 use crate::addr::{NodeId, Role};
 use crate::error::{Error, Result};
@@ -201,6 +203,25 @@ impl NodeShared {
                 Ok(Admitted::Link { from, number, replaces, reads_only })
             }
         }
+    }
+
+    /// Admits a link; the one that it replaces ends before.
+    pub(super) fn enter(
+        &self,
+        token: u64,
+        key: Key,
+        replaces: u64,
+        reads_only: bool,
+    ) -> Result<Arc<Session>> {
+        self.sessions.end(|m, n| (m, n) == (key.0, replaces));
+        self.sessions.enter(key, (token, reads_only), || {
+            // Checked under the lock of the sessions: a later revocation or close finds the link.
+            if self.closing.load(Ordering::SeqCst) {
+                let what = format!("{} is closing", self.me.node);
+                return Err(Error::unreachable(what));
+            }
+            self.check_issuer(key.0)
+        })
     }
 
     /// Answers a question that came from `ip`.

@@ -29,7 +29,7 @@ use super::connection::{Connection, ServeContext};
 use super::execute::Ends;
 use super::io::{Interest, Listener, Poller, Ready, Stream};
 use super::limits::{Limits, Room};
-use super::sessions::{Key, Mail, Session};
+use super::sessions::Mail;
 use crate::error::{Error, Result};
 use crate::transport::Nanos;
 
@@ -279,26 +279,5 @@ impl Drop for Server {
         for token in self.connections.keys().copied().collect::<Vec<_>>() {
             self.close(token);
         }
-    }
-}
-
-impl NodeShared {
-    /// Admits a link; the one that it replaces ends before.
-    pub(super) fn enter(
-        &self,
-        token: u64,
-        key: Key,
-        replaces: u64,
-        reads_only: bool,
-    ) -> Result<Arc<Session>> {
-        self.sessions.end(|m, n| (m, n) == (key.0, replaces));
-        self.sessions.enter(key, (token, reads_only), || {
-            // Checked under the lock of the sessions: a later revocation or close finds the link.
-            if self.closing.load(Ordering::SeqCst) {
-                let what = format!("{} is closing", self.me.node);
-                return Err(Error::unreachable(what));
-            }
-            self.check_issuer(key.0)
-        })
     }
 }

@@ -41,7 +41,7 @@ fn own_cells_are_within_the_own_room() {
         run(&ep, node.creations().create_index(&ep, "one", "test", b"{}")).expect("room").id;
     let own = || run(&ep, node.alloc_own_table(&ep, index, lines)).expect("works");
     assert_eq!(own(), None, "no room was given");
-    node.give_images(index, 3 * u64::from(lines) * 64);
+    node.images().give(index, 3 * u64::from(lines) * 64);
     // It is asked again after a while.
     let first = (0..100).find_map(|_| own()).expect("room");
     let cells: Vec<_> = [first].into_iter().chain(std::iter::from_fn(own)).collect();

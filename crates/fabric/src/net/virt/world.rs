@@ -6,7 +6,6 @@
 //! process ends, its machine resets all its connections. A machine that loses power resets none,
 //! and answers nothing until it is up again.
 
-mod faults;
 mod streams;
 mod travel;
 
