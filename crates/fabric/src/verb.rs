@@ -305,12 +305,33 @@ impl<V: Single> List for Fenced<V> {
     fn stage(&mut self, s: &mut Stager<'_>) {
         s.fenced = true;
         self.0.stage(s);
+        s.fenced = false;
     }
     fn collect(self, c: &mut Collector<'_>) -> V::Out {
         self.0.collect(c)
     }
     fn execute(self, d: &mut DirectList<'_>) -> Result<V::Out> {
         self.0.execute(d)
+    }
+}
+
+/// A verb that may be left out.
+impl<V: Single> List for Option<V> {
+    type Out = Option<V::Out>;
+    fn room(&self) -> u64 {
+        self.as_ref().map_or(0, List::room)
+    }
+    fn atomics(&self) -> u32 {
+        self.as_ref().map_or(0, List::atomics)
+    }
+    fn stage(&mut self, s: &mut Stager<'_>) {
+        self.iter_mut().for_each(|v| v.stage(s));
+    }
+    fn collect(self, c: &mut Collector<'_>) -> Option<V::Out> {
+        self.map(|v| v.collect(c))
+    }
+    fn execute(self, d: &mut DirectList<'_>) -> Result<Option<V::Out>> {
+        self.map(|v| v.execute(d)).transpose()
     }
 }
 
@@ -338,6 +359,7 @@ impl Single for Write {}
 impl Single for WriteWord {}
 impl Single for Atomic {}
 impl<V: Single> Single for Fenced<V> {}
+impl<V: Single> Single for Option<V> {}
 
 macro_rules! after {
     ($($next:ty: $($prev:ty),+;)+) => {$($(
@@ -352,6 +374,19 @@ after! {
     Atomic: Write, WriteWord;
 }
 impl<V: Single, P> After<P> for Fenced<V> {}
+
+/// WRITEs alone may be left out of a chain: what is ordered behind one of them is ordered behind
+/// every verb that may stand before it, so neighbours still suffice.
+macro_rules! optional {
+    ($($write:ty),+) => {$(
+        impl<P> After<P> for Option<$write> where $write: After<P> {}
+        impl After<Option<$write>> for Write {}
+        impl After<Option<$write>> for WriteWord {}
+        impl After<Option<$write>> for Read {}
+        impl After<Option<$write>> for Atomic {}
+    )+};
+}
+optional!(Write, WriteWord);
 
 impl<V: Single> Ordered for V {}
 

@@ -34,12 +34,17 @@ fn slow_operations_are_logged() {
     let mut shell = Process::start(&[&["shell", "--connect", &at][..], &log].concat());
     assert_eq!(shell.ask("put key value"), "done");
     assert_eq!(events(&shell).iter().filter(|(kind, _)| kind == "slow").count(), 0);
-    memory.signal("-STOP");
-    shell.say("put key other");
-    std::thread::sleep(Duration::from_millis(300));
-    memory.signal("-CONT");
-    assert_eq!(shell.line(), "done");
-    expect(&shell, "slow", "mn0: verbs");
+    let is_slow = |(kind, what): &(String, String)| kind == "slow" && what.contains("mn0: verbs");
+    // A machine with other work may let the shell begin its write behind the pause.
+    within(PATIENCE, || {
+        memory.signal("-STOP");
+        shell.say("put key other");
+        std::thread::sleep(Duration::from_millis(300));
+        memory.signal("-CONT");
+        assert_eq!(shell.line(), "done");
+        let all = events(&shell);
+        all.iter().any(is_slow).then_some(()).ok_or_else(|| format!("no slow verbs in {all:?}"))
+    });
     has(&run(&["shell", "--slow-ms", "50"]).1, &["--log"]);
     has(&run(&["shell", "--log", "text", "--slow-ms", "0"]).1, &["0", "1..=3600000"]);
 }

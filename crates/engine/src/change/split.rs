@@ -31,7 +31,7 @@ use std::cmp::Ordering;
 use std::sync::atomic;
 
 use dmtree_fabric::verb::{write as write_verb, write_word};
-use dmtree_fabric::{Buf, Error, GlobalAddr, NodeId, OpOutcome, Result, Stage, Step};
+use dmtree_fabric::{Buf, Error, NodeId, OpOutcome, Result, Stage, Step};
 use dmtree_parts::Outcome;
 use dmtree_parts::keys::common;
 
@@ -45,7 +45,7 @@ use crate::leaf::{
     NodeHeader, SortedKeys, Unwritten,
 };
 use crate::lock::{LeafLocks, Locked, is_memory};
-use crate::log::{CountWord, Cut};
+use crate::log::Cut;
 use crate::point::Written;
 use crate::router::Router;
 use crate::{Client, DmNode, KeyValue, Mark, Mutant, Unlock, fence_tag, invariants, is_away};
@@ -320,7 +320,7 @@ impl<'c> Split<'c> {
 
     /// Where the new leaf is.
     #[cfg(test)]
-    pub(crate) fn new_leaf(&self) -> GlobalAddr {
+    pub(crate) fn new_leaf(&self) -> dmtree_fabric::GlobalAddr {
         self.new.grant.addr
     }
 
@@ -388,35 +388,8 @@ impl<'c> Split<'c> {
         Ok(shown)
     }
 
-    /// Step 3 where the leaf may have records: they do not count for what it becomes.
-    async fn commit_counted(
-        &self,
-        addr: GlobalAddr,
-        mut image: Buf,
-        pending: Option<(usize, Buf)>,
-        (count_at, count): CountWord,
-    ) -> Result<()> {
-        let (c, g) = (self.c, &self.c.node.g);
-        let count = write_word(count_at, count);
-        if c.ep.caps().whole_write_bytes as usize >= image.len() {
-            if let Some((slot, entry)) = pending {
-                image[g.slot_at(slot)..][..entry.len()].copy_from_slice(&entry);
-            }
-            return c.ep.chain((write_verb(addr, image), count)).await.map(|_| ());
-        }
-        let entry =
-            pending.map(|(slot, entry)| write_verb(addr.plus(g.slot_at(slot) as u64), entry));
-        let mut next = c.ep.buf(8).await?;
-        next.copy_from_slice(&self.new.grant.addr.bits().to_le_bytes());
-        let next = write_verb(addr.plus(g.next_at() as u64), next);
-        let image = write_verb(addr, image);
-        match entry {
-            None => c.ep.chain((next, image, count)).await.map(|_| ()),
-            Some(entry) => c.ep.chain((next, image, entry, count)).await.map(|_| ()),
-        }
-    }
-
-    /// Step 3.
+    /// Step 3. Where the leaf may have records in logs, its own count follows: they do not count for
+    /// what it becomes.
     async fn commit(
         &self,
         l: &Locked,
@@ -426,35 +399,28 @@ impl<'c> Split<'c> {
         let (c, g, addr) = (self.c, &self.c.node.g, l.route.leaf);
         c.ep.step(Step::Structure);
         c.check_lease()?;
-        if let Some(count) = Cut(c).count(&l.route, &l.table) {
-            return self.commit_counted(addr, image, pending, count).await;
-        }
+        let count = Cut(c).count(&l.route, &l.table).map(|(at, count)| write_word(at, count));
         if c.ep.caps().whole_write_bytes as usize >= image.len() {
             // The image lands wholly or not at all: it carries the commit word and the new pair
             // with it.
             if let Some((slot, entry)) = pending {
                 image[g.slot_at(slot)..][..entry.len()].copy_from_slice(&entry);
             }
-            c.ep.write(addr, image).await?;
-            return Ok(());
+            return c.ep.chain((write_verb(addr, image), count)).await.map(|_| ());
         }
         let mut next = c.ep.buf(8).await?;
         next.copy_from_slice(&self.new.grant.addr.bits().to_le_bytes());
         let next = write_verb(addr.plus(g.next_at() as u64), next);
         let image = write_verb(addr, image);
-        match pending {
-            None if c.node.has(Mutant::ImageBeforeNext) => {
-                c.ep.chain((image, next)).await.map(|_| ())
-            }
-            None => c.ep.chain((next, image)).await.map(|_| ()),
-            Some((slot, entry)) => {
-                let entry = write_verb(addr.plus(g.slot_at(slot) as u64), entry);
-                if c.node.has(Mutant::PairBeforeImage) {
-                    return c.ep.chain((next, entry, image)).await.map(|_| ());
-                }
-                c.ep.chain((next, image, entry)).await.map(|_| ())
-            }
+        let entry =
+            pending.map(|(slot, entry)| write_verb(addr.plus(g.slot_at(slot) as u64), entry));
+        if entry.is_none() && c.node.has(Mutant::ImageBeforeNext) {
+            return c.ep.chain((image, next, count)).await.map(|_| ());
         }
+        if c.node.has(Mutant::PairBeforeImage) {
+            return c.ep.chain((next, entry, image, count)).await.map(|_| ());
+        }
+        c.ep.chain((next, image, entry, count)).await.map(|_| ())
     }
 }
 

@@ -287,18 +287,11 @@ impl Images<'_> {
         let free = cas(at, tag.0, 0);
         c.ep.step(Step::Table);
         if c.node.has(Mutant::ImagedAckEarly) {
-            match body {
-                None => c.ep.detach((image, free), None),
-                Some(body) => c.ep.detach((image, body, free), None),
-            }
+            c.ep.detach((image, body, free), None);
             c.op.let_go(tag);
             return Ok(());
         }
-        let done = match body {
-            None => c.ep.chain((image, free)).await.map(|(_, was)| was),
-            Some(body) => c.ep.chain((image, body, free)).await.map(|(_, _, was)| was),
-        };
-        match done {
+        match c.ep.chain((image, body, free)).await.map(|(_, _, was)| was) {
             Ok(was) if was == tag.0 => {
                 c.op.let_go(tag);
                 Ok(())

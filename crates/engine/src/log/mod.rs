@@ -32,9 +32,11 @@ mod cut;
 mod record;
 mod replay;
 mod ring;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use append::Appends;
-pub(crate) use cut::{CountWord, Cut};
+pub(crate) use cut::Cut;
 pub(crate) use replay::{Overlaid, Replay, Scan, Since};
 pub(crate) use ring::{LEAST_RECORDS, Layout};
 

@@ -2,7 +2,7 @@
 //! in an order that every transport accepts.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
-use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
+use dmtree_fabric::verb::{VerbVec, Write, cas, chain, faa, fenced, read, write, write_word};
 use dmtree_fabric::{Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, NodeId, Result};
 
 pub mod allocation;
@@ -56,6 +56,11 @@ pub async fn verbs_chains_and_batches(ep: &Endpoint) -> Result<()> {
     assert_eq!((was, near.word(0), near.word(1), far.word(0)), (0, 1, 2, 0));
     let (sampled, was) = ep.chain((read(at(64), 8), fenced(faa(at(64), 1)))).await?;
     assert_eq!((sampled.word(0), was), (1, 1));
+    // A WRITE that is left out is no verb.
+    let some = Some(write_word(at(128), 3));
+    let (none, some, now) = ep.chain((None::<Write>, some, read(at(128), 8))).await?;
+    assert!(none.is_none() && some.is_some());
+    assert_eq!(now.word(0), 3);
     Ok(())
 }
 
