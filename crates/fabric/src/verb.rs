@@ -1,5 +1,5 @@
-//! Verbs as values; chains and batches are tuples of them. Results are typed, and an order that no
-//! fabric keeps does not compile:
+//! Verbs as values; chains and batches are tuples of them. An `Option` of a WRITE may be left out.
+//! Results are typed, and an order that no fabric keeps does not compile:
 //!
 //! ```compile_fail
 //! use dmtree_fabric::{GlobalAddr, NodeId, verb::{cas, read}};

@@ -388,8 +388,8 @@ impl<'c> Split<'c> {
         Ok(shown)
     }
 
-    /// Step 3. Where the leaf may have records in logs, its own count follows: they do not count for
-    /// what it becomes.
+    /// Step 3. Where the leaf may have records in logs, its own count follows: they do not count
+    /// for what it becomes.
     async fn commit(
         &self,
         l: &Locked,

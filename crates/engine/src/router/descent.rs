@@ -217,8 +217,9 @@ impl Router<'_> {
         }
     }
 
-    /// Caches an accepted image of a node that is no tombstone. `None` when two records claim the same key, or none the first: a
-    /// relocation is half done, or the image was sampled around it, and has to be read again.
+    /// Caches an accepted image of a node that is no tombstone. `None` when two records claim the
+    /// same key, or none the first: a relocation is half done, or the image was sampled around it,
+    /// and has to be read again.
     pub(crate) async fn cache_inner(
         self,
         addr: GlobalAddr,

@@ -22,9 +22,9 @@
 //! image may show both records, or neither; it is read again.
 //!
 //! A tombstone leads to its successor, also one that a crash has torn: its version, level and
-//! `forward` are words, and need no checksum. Until the successor's image is written the successor may
-//! lead back, so such hops are paced. When that lasts, or an image stays torn, the writer may be
-//! dead, and the reader repairs the node (`recovery/inner.rs`). Between two paced hops the
+//! `forward` are words, and need no checksum. Until the successor's image is written the successor
+//! may lead back, so such hops are paced. When that lasts, or an image stays torn, the writer may
+//! be dead, and the reader repairs the node (`recovery/inner.rs`). Between two paced hops the
 //! operation passes a quiescent point, because the repair may wait for tables to move.
 //!
 //! A descent writes nothing; a crash leaves nothing.

@@ -141,9 +141,9 @@ fn the_survivors_of_an_inner_merge_stay_members() {
     run(&inner_merging(), cut).expect("no other node is expelled");
 }
 
-/// Regression: a merge of inner nodes had committed, and the merging client died while it blanked the
-/// tombstone. A reader that came to the tombstone freed its lock, and then waited for a whole image,
-/// which only the repair of the successor would have written.
+/// Regression: a merge of inner nodes had committed, and the merging client died while it blanked
+/// the tombstone. A reader that came to the tombstone freed its lock, and then waited for a whole
+/// image, which only the repair of the successor would have written.
 #[test]
 fn a_torn_inner_tombstone_leads_on() {
     let cut = ScriptedCrash {
