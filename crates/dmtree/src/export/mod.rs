@@ -129,9 +129,10 @@ impl Index {
     /// Nothing is stored when a file has anything wrong.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) names the file and the line or row: keys that do not ascend,
-    /// keys and values out of range, lines and columns of another form, a truncated file. Those of
-    /// [`Index::load`] and [`Index::write_batch`]: some pairs may be stored then.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) names the file and the
+    /// line or row: keys that do not ascend, keys and values out of range, lines and columns of
+    /// another form, a truncated file. Those of [`Index::load`] and [`Index::write_batch`]: some
+    /// pairs may be stored then.
     pub fn import(&self, files: &[impl AsRef<Path>]) -> Result<Loaded> {
         import::import(self, files)
     }
