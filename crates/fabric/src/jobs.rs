@@ -13,8 +13,8 @@
 //! of it executes any more. [`Jobs::end_of`] is called after the access of a caller was revoked,
 //! and succeeds when the caller's jobs have ended. A start that comes later is refused under the
 //! same lock, so no job slips between. A handler awaits something every millisecond or so
-//! ([`Endpoint::yield_now`]); a revocation waits for it. A job whose worker is dropped, as in a
-//! simulator with the run of the clients, ends the same way.
+//! ([`Endpoint::yield_now`]); a revocation waits for it. A job also ends when its worker is
+//! dropped: the simulator drops workers at the end of a run of clients.
 //!
 //! *Bounds.* A node keeps [`MAX_JOBS`] jobs and [`MAX_RESULT_BYTES`] of results. A number has the
 //! node's incarnation in its upper half: it names no job of another incarnation.

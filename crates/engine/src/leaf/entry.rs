@@ -347,7 +347,12 @@ impl Entries<'_> {
             }
             (block, shadow) => (block.map(|(b, buf)| write_verb(b.addr(), buf)), shadow),
         };
-        c.ep.chain((block, shadow, entry)).await.map(|_| ())
+        match (block, shadow) {
+            (None, None) => c.ep.chain(entry).await.map(|_| ()),
+            (None, Some(shadow)) => c.ep.chain((shadow, entry)).await.map(|_| ()),
+            (Some(block), None) => c.ep.chain((block, entry)).await.map(|_| ()),
+            (Some(block), Some(shadow)) => c.ep.chain((block, shadow, entry)).await.map(|_| ()),
+        }
     }
 
     /// The images of an entry: its block, its shadow if the entry replaces one that a WRITE can

@@ -291,7 +291,12 @@ impl Images<'_> {
             c.op.let_go(tag);
             return Ok(());
         }
-        match c.ep.chain((image, body, free)).await.map(|(_, _, was)| was) {
+        // Two lists: an update, which leaves its table as it is, does not carry an empty place.
+        let done = match body {
+            None => c.ep.chain((image, free)).await.map(|(_, was)| was),
+            Some(body) => c.ep.chain((image, body, free)).await.map(|(_, _, was)| was),
+        };
+        match done {
             Ok(was) if was == tag.0 => {
                 c.op.let_go(tag);
                 Ok(())
