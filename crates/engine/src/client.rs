@@ -12,8 +12,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use dmtree_fabric::verb::{cas, read};
-use dmtree_fabric::{DirectOp, Endpoint, Error, GlobalAddr, OpKind, Result};
+use dmtree_fabric::verb::{Atomic, Read, beside, cas, read};
+use dmtree_fabric::{DirectOp, Endpoint, Error, GlobalAddr, OpKind, Result, Sampled};
 use dmtree_parts::held::{Pinned, Running};
 use dmtree_parts::maintenance::Maintained;
 use dmtree_parts::op::Hits;
@@ -205,11 +205,26 @@ impl Client {
         body: GlobalAddr,
         len: usize,
     ) -> Result<(u64, dmtree_fabric::Sampled)> {
+        let (was, body, _) =
+            self.cas_and_reads(cas(lock, tags.0, tags.1), read(body, len as u32), None).await?;
+        Ok((was, body))
+    }
+
+    /// [`Client::cas_and_read`], and perhaps a second READ of the same node. The READs have no order
+    /// between them: no other client may change what they cover while the lock is held.
+    async fn cas_and_reads(
+        &self,
+        take: Atomic,
+        body: Read,
+        near: Option<Read>,
+    ) -> Result<(u64, Sampled, Option<Sampled>)> {
         if self.node.o.techniques.round_trip_combining {
-            return self.ep.chain((cas(lock, tags.0, tags.1), read(body, len as u32))).await;
+            let (was, (body, near)) = self.ep.chain((take, beside(body, near))).await?;
+            return Ok((was, body, near));
         }
-        let was = self.ep.cas(lock, tags.0, tags.1).await?;
-        Ok((was, self.ep.read(body, len as u32).await?))
+        let was = self.ep.batch(take).await?;
+        let (body, near) = self.ep.batch(beside(body, near)).await?;
+        Ok((was, body, near))
     }
 
     /// [`Client::cas_and_read`] for a lock that is to become this operation's.
@@ -219,13 +234,26 @@ impl Client {
         word: (GlobalAddr, u64),
         body: GlobalAddr,
         len: usize,
-    ) -> Result<(u64, dmtree_fabric::Sampled)> {
-        let (at, was, tag) = (word.0, word.1, h.tag.0);
+    ) -> Result<(u64, Sampled)> {
+        let (was, body, _) = self.try_for_both(h, word, read(body, len as u32), None).await?;
+        Ok((was, body))
+    }
+
+    /// [`Client::try_for`] with perhaps a second READ.
+    pub(crate) async fn try_for_both(
+        &self,
+        h: HeldLock,
+        (at, was): (GlobalAddr, u64),
+        body: Read,
+        near: Option<Read>,
+    ) -> Result<(u64, Sampled, Option<Sampled>)> {
+        let take = cas(at, was, h.tag.0);
         let verbs = async {
-            match self.node.has(Mutant::LockBesideRead) {
-                false => self.cas_and_read(at, (was, tag), body, len).await,
-                true => self.ep.batch((cas(at, was, tag), read(body, len as u32))).await,
+            if self.node.has(Mutant::LockBesideRead) {
+                let (was, (body, near)) = self.ep.batch((take, beside(body, near))).await?;
+                return Ok((was, body, near));
             }
+            self.cas_and_reads(take, body, near).await
         };
         self.op.try_for(&[h], verbs).await
     }

@@ -10,11 +10,12 @@
 //! ```
 //!
 //! ```
-//! use dmtree_fabric::{GlobalAddr, NodeId, verb::{cas, fenced, read}};
+//! use dmtree_fabric::{GlobalAddr, NodeId, verb::{beside, cas, fenced, read}};
 //! # fn chain(ep: &dmtree_fabric::Endpoint) {
 //! let at = GlobalAddr::new(NodeId::memory(0), 64);
 //! let _ = ep.chain((cas(at, 0, 1), read(at, 8))); // atomic->READ is
 //! let _ = ep.chain((read(at, 8), fenced(cas(at, 0, 1)))); // or with a fence: a round trip
+//! let _ = ep.chain((cas(at, 0, 1), beside(read(at, 8), Some(read(at, 64))))); // two READs, each behind the atomic
 //! # }
 //! ```
 
@@ -61,6 +62,11 @@ pub struct Atomic {
 #[derive(Clone, Copy, Debug)]
 pub struct Fenced<V>(V);
 
+/// A READ, and perhaps another of the same node. Both wait for what stands before them in their chain, and
+/// neither for the other; nothing is ordered behind them.
+#[derive(Clone, Copy, Debug)]
+pub struct Beside(Read, Option<Read>);
+
 /// Verbs to one node, in order, as one element of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Chain<L>(L);
@@ -74,6 +80,10 @@ pub const fn read(at: GlobalAddr, len: u32) -> Read {
 /// finding.
 pub const fn read_unvalidated(at: GlobalAddr, len: u32) -> Read {
     Read { at, len, unvalidated: true }
+}
+/// Two READs of one node, the last of a chain.
+pub const fn beside(one: Read, other: Option<Read>) -> Beside {
+    Beside(one, other)
 }
 /// WRITE of a whole buffer.
 pub const fn write(at: GlobalAddr, buf: Buf) -> Write {
@@ -218,7 +228,7 @@ pub trait List {
     fn execute(self, d: &mut DirectList<'_>) -> Result<Self::Out>;
 }
 
-/// One verb, not a tuple.
+/// One element of a chain, not a tuple.
 pub trait Single: List {}
 
 /// A fabric executes `Self` after `Prev` when both stand in this order in a chain.
@@ -246,6 +256,23 @@ impl List for Read {
     }
     fn execute(self, d: &mut DirectList<'_>) -> Result<Sampled> {
         d.read(self.at, self.len).map(Sampled::new)
+    }
+}
+
+impl List for Beside {
+    type Out = (Sampled, Option<Sampled>);
+    fn room(&self) -> u64 {
+        self.0.room() + self.1.room()
+    }
+    fn stage(&mut self, s: &mut Stager<'_>) {
+        self.0.stage(s);
+        self.1.stage(s);
+    }
+    fn collect(self, c: &mut Collector<'_>) -> Self::Out {
+        (self.0.collect(c), self.1.collect(c))
+    }
+    fn execute(self, d: &mut DirectList<'_>) -> Result<Self::Out> {
+        Ok((self.0.execute(d)?, self.1.execute(d)?))
     }
 }
 
@@ -355,6 +382,7 @@ impl<L: Ordered> List for Chain<L> {
 }
 
 impl Single for Read {}
+impl Single for Beside {}
 impl Single for Write {}
 impl Single for WriteWord {}
 impl Single for Atomic {}
@@ -374,6 +402,7 @@ after! {
     Atomic: Write, WriteWord;
 }
 impl<V: Single, P> After<P> for Fenced<V> {}
+impl<P> After<P> for Beside where Read: After<P> {}
 
 /// WRITEs alone may be left out of a chain: what is ordered behind one of them is ordered behind
 /// every verb that may stand before it, so neighbours still suffice.

@@ -24,12 +24,12 @@
 //! Without company and without a queue no verb is added. Lock words, and tables on memory nodes,
 //! have no stamps.
 
-use dmtree_fabric::verb::{cas, chain, read};
+use dmtree_fabric::verb::{Read, beside, cas, chain, read};
 use dmtree_fabric::{GlobalAddr, Nanos, Result, Sampled, Step};
 use dmtree_parts::fairness::{Next, Said, WORDS};
 use dmtree_parts::fifo_mutex::FifoGuard;
 
-use crate::format::BODY_AT;
+use crate::format::{BODY_AT, Table};
 use crate::lock::HeldLock;
 use crate::{Client, Mark, Route, is_away, reached};
 
@@ -45,6 +45,18 @@ const PROBES_AFTER_NS: (Nanos, Nanos) = (2_000, 64_000);
 
 /// Length of the stamps of a lock.
 pub(crate) const STAMP_BYTES: u32 = WORDS as u32 * 8;
+
+/// What a try for a lock has READ.
+pub(crate) struct TriedFor {
+    /// The lock word before it.
+    pub was: u64,
+    /// The table's body.
+    pub body: Sampled,
+    /// The slot of the image, if it was asked for.
+    pub near: Option<Sampled>,
+    /// The stamps, in company.
+    pub said: Option<Sampled>,
+}
 
 fn stamps(said: &Sampled) -> Said {
     std::array::from_fn(|i| said.word(i))
@@ -179,23 +191,23 @@ impl Contenders<'_> {
         self.0.node.contenders.took(route.table.bits(), said.map(stamps).as_ref());
     }
 
-    /// As [`Client::try_for`] a leaf's lock, with so many bytes behind it; in company it READs the
-    /// stamps in the same round trip.
+    /// As [`Client::try_for_both`] for a leaf's lock, its table and perhaps a slot of its image; in company it
+    /// READs the stamps in the same round trip.
     pub(crate) async fn try_for(
         self,
         route: &Route,
         lock: HeldLock,
-        at: GlobalAddr,
-        (fifo_guard, len): (&FifoGuard, usize),
-    ) -> Result<(u64, Sampled, Option<Sampled>)> {
-        let body = at.plus(BODY_AT as u64);
+        (at, near): (GlobalAddr, Option<Read>),
+        fifo_guard: &FifoGuard,
+    ) -> Result<TriedFor> {
+        let body = read(at.plus(BODY_AT as u64), Table::body_len(route.capacity) as u32);
         let Some(words) = self.stamps_at(route, at, fifo_guard) else {
-            let (was, body) = self.0.try_for(lock, (at, 0), body, len).await?;
-            return Ok((was, body, None));
+            let (was, body, near) = self.0.try_for_both(lock, (at, 0), body, near).await?;
+            return Ok(TriedFor { was, body, near, said: None });
         };
-        let take = chain((cas(at, 0, lock.tag.0), read(body, len as u32)));
+        let take = chain((cas(at, 0, lock.tag.0), beside(body, near)));
         let verbs = self.0.ep.batch((take, read(words, STAMP_BYTES)));
-        let ((was, body), said) = self.0.op.try_for(&[lock], verbs).await?;
-        Ok((was, body, Some(said)))
+        let ((was, (body, near)), said) = self.0.op.try_for(&[lock], verbs).await?;
+        Ok(TriedFor { was, body, near, said: Some(said) })
     }
 }

@@ -4,8 +4,9 @@
 //!
 //! 1. A FIFO guard admits one client of this node at a time.
 //! 2. A lock that other nodes wait for is left to them (`fair.rs`).
-//! 3. `[CAS lock 0->tag, READ table]`, one chain. The READ executes behind the CAS, so under the
-//!    lock the table is exact (F).
+//! 3. `[CAS lock 0->tag, READ table]`, one chain, with a READ of a slot of the image beside that of the
+//!    table where a writer wants one. The READs execute behind the CAS, so under the lock the table is
+//!    exact (F), and so is the slot; no order between the two is needed, because no other client changes them.
 //! 4. A table that is not the route's (leaf, generation, version, fence tag) means a stale route:
 //!    the lock is given back. An unbuilt table is built by `recovery/leaf.rs`.
 //!
@@ -17,9 +18,7 @@
 //! instant, and the READ executes behind it. By F the table is then exact at the CAS, or at a later
 //! WRITE within the operation.
 
-use std::ops::Range;
-
-use dmtree_fabric::verb::{cas, read, write as write_verb};
+use dmtree_fabric::verb::{Read, cas, read, write as write_verb};
 use dmtree_fabric::{Buf, Effect, GlobalAddr, Result, Role, Stage, Step};
 use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_pool::TableId;
@@ -28,7 +27,7 @@ use crate::format::{BODY_AT, LockTag, Table, View};
 use crate::leaf::image_at;
 use crate::lock::tag::closed;
 use crate::lock::{
-    Contenders, HeldLock, LOCK_PAUSE_NS, LeafLocks, Lockable, Locked, NearSlot, TakenLock,
+    Contenders, HeldLock, LOCK_PAUSE_NS, LeafLocks, Lockable, Locked, NearSlot, TakenLock, TriedFor,
 };
 use crate::recovery::{LeafRecovery, recover_locks_while_waiting};
 use crate::{Client, Mark, Mutant, Route, is_away, reached};
@@ -201,12 +200,9 @@ impl TableLocks<'_> {
     ) -> Result<Tried> {
         self.0.ep.step(Step::Lock);
         let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
-        // Image and table are neighbours: one READ has both.
-        let (slot, mut len) =
-            (near.map(|slot| self.near(route, slot)), Table::body_len(route.capacity));
-        len = slot.as_ref().map_or(len, |slot| slot.end);
-        let tried = Contenders(self.0).try_for(route, lock, at, (fifo_guard, len)).await;
-        let (was, body, said) = tried?;
+        let slot = near.map(|slot| self.slot(route, at, slot));
+        let tried = Contenders(self.0).try_for(route, lock, (at, slot), fifo_guard).await;
+        let TriedFor { was, body, near: bytes, said } = tried?;
         if was != 0 && !(doubt && was == tag.0) {
             Mark::LockHeld.hit();
             return Ok(Tried::Busy(was));
@@ -217,8 +213,8 @@ impl TableLocks<'_> {
         let mut table = self.0.spare_table();
         let is_whole = body.extract(|b| table.load(route.table, route.capacity, b));
         if is_whole && (route.matches(&table) || self.0.node.has(Mutant::LockAnyTable)) {
-            let bytes = |slot: Range<usize>| body.extract(|b| b[slot].to_vec());
-            return Ok(Tried::Got(table, near.zip(slot.map(bytes))));
+            let bytes = bytes.map(|bytes| bytes.extract(<[u8]>::to_vec));
+            return Ok(Tried::Got(table, near.zip(bytes)));
         }
         self.0.keep_table(table);
         let other = match body.extract(|b| Table::view(route.table, route.capacity, b)) {
@@ -232,11 +228,11 @@ impl TableLocks<'_> {
         Ok(other)
     }
 
-    /// Where a slot of the image is behind the beginning of the table's body.
-    fn near(self, route: &Route, slot: usize) -> Range<usize> {
-        let (image, g) = (image_at(GlobalAddr::NULL, route.capacity).offset(), &self.0.node.g);
-        let first = image as usize + g.slot_at(slot) - BODY_AT;
-        first..first + g.entry()
+    /// The READ of a slot of the image in a cell.
+    fn slot(self, route: &Route, cell: GlobalAddr, slot: usize) -> Read {
+        let g = &self.0.node.g;
+        let at = image_at(cell, route.capacity).plus(g.slot_at(slot) as u64);
+        read(at, g.entry() as u32)
     }
 
     /// Unlocks a leaf with an unchanged table.

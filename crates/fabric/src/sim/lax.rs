@@ -1,5 +1,6 @@
-//! Platforms that keep less than the contract: no index may run on them, and they show that the
-//! rules of the contract are necessary. Only litmus tests use one.
+//! Verbs that may overtake each other in their chain: READs, between which the contract has no order, and what
+//! platforms let pass that keep less than the contract. No index may run on those; they show that the rules of the
+//! contract are necessary. Only litmus tests use one.
 
 use std::collections::BTreeSet;
 
@@ -34,17 +35,16 @@ impl Overtaken {
     fn passes(&self, verb: &WorkRequest, next: &WorkRequest) -> bool {
         let is_write = |wr: &WorkRequest| matches!(wr.op, Opcode::Write | Opcode::WriteWord);
         let on_chip = next.at.is_on_chip() && !verb.at.is_on_chip();
-        is_write(verb)
-            && !next.fenced
-            && (self.laxity.relaxed_writes && is_write(next)
-                || self.laxity.on_chip_first && on_chip)
+        let lax =
+            self.laxity.relaxed_writes && is_write(next) || self.laxity.on_chip_first && on_chip;
+        let reads = verb.op == Opcode::Read && next.op == Opcode::Read;
+        !next.fenced && (reads || is_write(verb) && lax)
     }
 
     /// A verb of a list has begun: whether the next one begins concurrently.
     pub(super) fn begins(&mut self, list: u32, verb: u32, requests: &[WorkRequest]) -> bool {
-        let lax = self.laxity != Laxity::default();
         let (this, next) = (&requests[verb as usize], requests.get(verb as usize + 1));
-        let passes = lax && this.chained && next.is_some_and(|next| self.passes(this, next));
+        let passes = this.chained && next.is_some_and(|next| self.passes(this, next));
         if passes {
             self.running.insert((list, verb));
         }

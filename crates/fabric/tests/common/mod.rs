@@ -2,7 +2,9 @@
 //! in an order that every transport accepts.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
-use dmtree_fabric::verb::{VerbVec, Write, cas, chain, faa, fenced, read, write, write_word};
+use dmtree_fabric::verb::{
+    VerbVec, Write, beside, cas, chain, faa, fenced, read, write, write_word,
+};
 use dmtree_fabric::{Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, NodeId, Result};
 
 pub mod allocation;
@@ -45,6 +47,14 @@ pub async fn verbs_chains_and_batches(ep: &Endpoint) -> Result<()> {
     assert_eq!(ep.cas(at(64), 5, 8).await?, 7, "it failed");
     let (was, now) = ep.chain((cas(at(64), 7, 9), read(at(64), 8))).await?;
     assert_eq!((was, now.word(0)), (7, 9));
+    let (was, (one, two)) =
+        ep.chain((faa(at(64), 0), beside(read(at(64), 8), Some(read(at(104), 8))))).await?;
+    assert_eq!(
+        (was, one.word(0), two.map(|two| two.word(0))),
+        (9, 9, Some(u64::from_le_bytes(*b"o, world")))
+    );
+    let (was, (one, two)) = ep.chain((faa(at(64), 0), beside(read(at(64), 8), None))).await?;
+    assert!(was == 9 && one.word(0) == 9 && two.is_none());
     let mut buf = ep.buf(8).await?;
     buf.copy_from_slice(&1u64.to_le_bytes());
     let list = (write(at(128), buf), write_word(at(136), 2), cas(at(64), 9, 0));

@@ -1,6 +1,6 @@
 //! Atomicity and order, with real concurrency.
 
-use dmtree_fabric::verb::{cas, faa, fenced, read, write, write_word};
+use dmtree_fabric::verb::{beside, cas, faa, fenced, read, write, write_word};
 use dmtree_fabric::{Fabric, NodeId};
 
 use crate::test_cluster::*;
@@ -66,6 +66,11 @@ fn the_ordered_pairs_are_ordered() {
                 .chain((write_word(at(64), 2 * i), cas(at(64), 2 * i, 2 * i + 1), read(at(64), 8)))
                 .await?;
             assert_eq!((was, now.word(0)), (2 * i, 2 * i + 1));
+            // Two READs, each behind the atomic.
+            let reads = beside(read(at((1 << 16) + 1600), 8), Some(read(at(64), 8)));
+            let (was, (far, near)) = ep.chain((cas(at(64), 2 * i, 0), reads)).await?;
+            let near = near.map(|near| near.word(0));
+            assert_eq!((was, far.word(0), near), (2 * i + 1, i, Some(2 * i + 1)));
             // And with a fence: a READ fetches the state before the verbs that follow.
             let (before, was) = ep.chain((read(at(64), 8), fenced(faa(at(64), 1)))).await?;
             assert_eq!((before.word(0), was), (2 * i + 1, 2 * i + 1));
