@@ -1,13 +1,17 @@
-//! Events of the adversarial mode: chains start, verbs take effect step by step, chains and lists
-//! end.
+//! Events of the adversarial mode: chains start, verbs take effect step by step, in drawn or chosen
+//! order, chains and lists end; and the crashes of nodes, in either mode.
 
+use super::Picos;
 use super::chaos::{Effect, Step};
-use super::crash::{Fate, RETRANSMISSION_NS, TRY_AGAIN};
-use super::order::put;
-use super::world::{Event, World, mixed, unreachable};
+use super::crash::{Fate, How, RETRANSMISSION_NS, TRY_AGAIN};
+use super::flight::Event;
+use super::order::{Choice, Chosen, Order, STEP, put};
+use super::world::{World, mixed, unreachable};
+use crate::addr::NodeId;
 use crate::core::Core;
 use crate::error::{ErrorKind, Result};
-use crate::host::down;
+use crate::host::{Power, down};
+use crate::transport::Ticket;
 
 impl World {
     /// Starts the chains of a list, independently of each other.
@@ -177,5 +181,102 @@ impl World {
             let at = if wait > 0 { self.now + wait + delay } else { self.soon(self.now + delay) };
             self.wheel.push(at.max(until), Event::Complete(list));
         }
+    }
+
+    /// A list has been posted: its verbs count, and its node may crash with one of them.
+    pub(super) fn count(&mut self, list: u32, verbs: usize) {
+        let thread = self.lists.at(list).thread;
+        let own = self.threads[thread as usize].own.clone();
+        self.lists.at(list).late = self.crashes.late(own.node, verbs as u64, self.now);
+        let Some((crash_plan, how)) = self.crashes.count(own.node, verbs as u64) else { return };
+        self.lists.at(list).crash_plan = Some(crash_plan);
+        self.kill(own.node, how);
+    }
+
+    /// Stops the node. Draws the fate of its clients' verbs in flight.
+    pub(super) fn kill(&mut self, node: NodeId, how: How) {
+        self.crashes.disarm(node);
+        let Some(nic) = self.nics.iter().position(|n| n.node() == node) else { return };
+        let host = self.nics[nic].host.clone();
+        if host.power() == Power::Off {
+            return;
+        }
+        self.crashes.count += 1;
+        host.set_power(if how == How::Hung { Power::Hung } else { Power::Off });
+        self.fail_held(nic);
+        let Some(chaos) = &mut self.chaos else { return };
+        for list in self.lists.all() {
+            let own = &self.threads[list.thread as usize].own;
+            if own.node == node && own.incarnation == host.incarnation && list.crash_plan.is_none()
+            {
+                list.crash_plan = Some(chaos.crash_plan(self.now));
+            }
+        }
+        self.mix(u64::from(node.bits()) << 32 | self.now);
+    }
+
+    /// Whether a cut link holds a list up now; `None` when it has done so for too long.
+    pub(super) fn held_up(&mut self, list: u32, to: NodeId) -> Option<bool> {
+        let l = self.lists.at(list);
+        if !self.crashes.is_cut(self.threads[l.thread as usize].own.node, to) {
+            return Some(false);
+        }
+        let since = *l.cut_since.get_or_insert(self.now);
+        (self.now <= since + RETRANSMISSION_NS * 1000).then_some(true)
+    }
+
+    /// Whether a thread's node has crashed.
+    pub(super) fn is_dead(&self, thread: u32) -> bool {
+        self.threads[thread as usize].own.power() != Power::On
+    }
+
+    /// The list of a crashed node's client: it never completes. True when it is one.
+    pub(super) fn swallow(&self, core: &Core, thread: u32, ticket: Ticket) -> bool {
+        let dead = self.is_dead(thread);
+        if dead {
+            core.lose(ticket);
+        }
+        dead
+    }
+
+    /// When a step begins that was to begin at `at`; at once where steps are chosen instead of
+    /// timed.
+    pub(super) fn soon(&self, at: Picos) -> Picos {
+        if self.chosen.is_some() { self.now } else { at }
+    }
+
+    /// How long a step takes where steps are chosen.
+    pub(super) fn step_time(&self) -> Picos {
+        if self.chosen.is_some() { STEP } else { 0 }
+    }
+
+    pub(super) fn next_chosen(&self) -> Option<Picos> {
+        let chosen = self.chosen.as_ref()?;
+        (!chosen.is_empty()).then_some(self.now + STEP)
+    }
+
+    /// The next event, chosen or due.
+    pub(super) fn next_event(&mut self, until: Picos) -> Option<(Picos, Event)> {
+        let chosen = self.next_chosen().filter(|at| *at <= until);
+        match chosen {
+            Some(at) if self.wheel.next_at().is_none_or(|due| due > self.now) => {
+                let step = self.chosen.as_mut().and_then(Chosen::pick)?;
+                Some((at, Event::Chaos(step)))
+            }
+            _ => self.wheel.pop(until),
+        }
+    }
+
+    /// Changes the order from now on; steps in flight come first.
+    pub(super) fn set_order(&mut self, order: &Order) {
+        let old = std::mem::replace(&mut self.chosen, Chosen::new(order));
+        for (client, step) in old.into_iter().flat_map(Chosen::into_steps) {
+            put(&mut self.chosen, &mut self.wheel, self.now, client, step);
+        }
+    }
+
+    /// The decisions since the order was set.
+    pub(super) fn choices(&self) -> Vec<Choice> {
+        self.chosen.as_ref().map_or(Vec::new(), Chosen::made)
     }
 }

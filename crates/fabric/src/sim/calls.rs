@@ -2,7 +2,9 @@
 
 use super::Picos;
 use super::crash::{CrashPlan, RETRANSMISSION_NS, TRY_AGAIN};
-use super::world::{Call, Event, Runner, World};
+use super::flight::{Call, Event};
+use super::held::HeldCall;
+use super::world::{Runner, World};
 use crate::core::Core;
 use crate::error::{ErrorKind, Result};
 use crate::host::{Power, down};
@@ -273,5 +275,104 @@ impl World {
             l.failed_at = l.call.as_ref().map(|call| call.to);
         }
         self.finish(core, number)
+    }
+
+    /// Whether a call is to a service that waits.
+    pub(super) fn target_waits(&mut self, number: u32) -> bool {
+        let call = self.lists.at(number).call.as_ref();
+        let Some((to, service)) = call.map(|call| (call.to, call.service)) else { return false };
+        let nic = self.number_of(to).map(|nic| &self.nics[nic as usize]);
+        nic.is_some_and(|nic| nic.host.rpc.waits(service))
+    }
+
+    /// Whether the request of a call to a service that waits is not there yet, or never will be,
+    /// because its caller has crashed.
+    pub(super) fn is_held_up(&mut self, core: &Core, number: u32) -> bool {
+        let l = self.lists.at(number);
+        let (Some(CrashPlan::Mercy { until, .. }), Some(chaos)) = (l.crash_plan, &mut self.chaos)
+        else {
+            return false;
+        };
+        // Drawn once: it is on its way from now on.
+        l.crash_plan = Some(CrashPlan::Before(1));
+        match chaos.chance.below(4) {
+            0 => _ = self.finish(core, number),
+            1 => return false,
+            _ => {
+                let octave = chaos.chance.below(10);
+                let wait = chaos.chance.below((until.saturating_sub(self.now) >> octave).max(1));
+                self.wheel.push(self.now + wait, Event::CallArrives(number));
+            }
+        }
+        true
+    }
+
+    /// A call has arrived at a service that waits.
+    pub(super) fn hold_call(&mut self, nic: usize, number: u32) {
+        self.nics[nic].held.push(number);
+        self.arrived.push(number);
+    }
+
+    /// Whether calls have arrived that no task answers yet.
+    pub(super) fn has_arrived(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    /// Takes them.
+    pub(super) fn take_arrived(&mut self) -> Vec<HeldCall> {
+        let arrived = std::mem::take(&mut self.arrived);
+        arrived.into_iter().filter_map(|number| self.held_call(number)).collect()
+    }
+
+    fn held_call(&mut self, list: u32) -> Option<HeldCall> {
+        let l = self.lists.at(list);
+        let (ticket, thread) = (l.ticket, l.thread);
+        let call = l.call.as_ref()?;
+        let (to, service, request) = (call.to, call.service, call.request.clone());
+        let host = self.nics[self.number_of(to)? as usize].host.clone();
+        let from = self.threads[thread as usize].own.clone();
+        Some(HeldCall { list, ticket, host, from, service, request })
+    }
+
+    /// The handler of a call has ended.
+    pub(super) fn answered(&mut self, call: &HeldCall, answer: Result<Vec<u8>>) {
+        let Some(nic) = self.number_of(call.host.node) else { return };
+        let held = &mut self.nics[nic as usize].held;
+        // When its node has ended meanwhile the call has failed, and its number may be another's.
+        let Some(at) = held.iter().position(|number| *number == call.list) else { return };
+        let list = self.lists.at(call.list);
+        if list.ticket != call.ticket {
+            return;
+        }
+        held.swap_remove(at);
+        if let Some(its) = &mut list.call {
+            its.answered = true;
+            match answer {
+                Ok(reply) => its.reply = reply,
+                Err(e) => list.error = Some(e),
+            }
+        }
+        self.wheel.push(self.now, Event::CallAnswered(call.list));
+    }
+
+    /// The reply of a call that was held back leaves.
+    pub(super) fn call_answered(&mut self, number: u32) {
+        let now = self.now;
+        let Some(nic) = self.target_of(number) else {
+            self.fail_call(number);
+            return;
+        };
+        let at = self.nics[nic].call(now, self.costs.handler);
+        let l = self.lists.at(number);
+        let Some(call) = l.call.take() else { return };
+        let result = l.error.take().map_or(Ok(()), Err);
+        self.reply(number, call, result, (at, false));
+    }
+
+    /// The node has ended: it answers none of the calls that it holds.
+    pub(super) fn fail_held(&mut self, nic: usize) {
+        let held = std::mem::take(&mut self.nics[nic].held);
+        self.arrived.retain(|number| !held.contains(number));
+        held.into_iter().for_each(|number| self.fail_call(number));
     }
 }

@@ -11,12 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Picos;
 use super::chaos::{Chaos, Step};
-use super::world::World;
 use crate::addr::NodeId;
-use crate::core::Core;
-use crate::host::Power;
 use crate::rng::Rng;
-use crate::transport::{Nanos, Ticket};
+use crate::transport::Nanos;
 
 /// A verb or call to a node that is gone fails after this long, ns.
 pub const RETRANSMISSION_NS: Nanos = 500_000;
@@ -239,7 +236,7 @@ impl Crashes {
     }
 
     /// Whether one of the next `verbs` of a node is to be late. Before they are counted.
-    fn late(&mut self, node: NodeId, verbs: u64, now: Picos) -> Option<Late> {
+    pub(super) fn late(&mut self, node: NodeId, verbs: u64, now: Picos) -> Option<Late> {
         let c = self.nodes.entry(node).or_default();
         let due = c.late.iter().position(|(at, ..)| *at <= c.issued + verbs)?;
         let (at, place, by) = c.late.remove(due);
@@ -249,7 +246,7 @@ impl Crashes {
     }
 
     /// Counts the verbs of a list; returns its fate when its node crashes with it.
-    fn count(&mut self, node: NodeId, verbs: u64) -> Option<(CrashPlan, How)> {
+    pub(super) fn count(&mut self, node: NodeId, verbs: u64) -> Option<(CrashPlan, How)> {
         let c = self.nodes.entry(node).or_default();
         let before = c.issued;
         c.issued += verbs;
@@ -261,63 +258,5 @@ impl Crashes {
             Place::After => CrashPlan::Before(n + 1),
         };
         Some((crash_plan, how))
-    }
-}
-
-impl World {
-    /// A list has been posted: its verbs count, and its node may crash with one of them.
-    pub(super) fn count(&mut self, list: u32, verbs: usize) {
-        let thread = self.lists.at(list).thread;
-        let own = self.threads[thread as usize].own.clone();
-        self.lists.at(list).late = self.crashes.late(own.node, verbs as u64, self.now);
-        let Some((crash_plan, how)) = self.crashes.count(own.node, verbs as u64) else { return };
-        self.lists.at(list).crash_plan = Some(crash_plan);
-        self.kill(own.node, how);
-    }
-
-    /// Stops the node. Draws the fate of its clients' verbs in flight.
-    pub(super) fn kill(&mut self, node: NodeId, how: How) {
-        self.crashes.disarm(node);
-        let Some(nic) = self.nics.iter().position(|n| n.node() == node) else { return };
-        let host = self.nics[nic].host.clone();
-        if host.power() == Power::Off {
-            return;
-        }
-        self.crashes.count += 1;
-        host.set_power(if how == How::Hung { Power::Hung } else { Power::Off });
-        self.fail_held(nic);
-        let Some(chaos) = &mut self.chaos else { return };
-        for list in self.lists.all() {
-            let own = &self.threads[list.thread as usize].own;
-            if own.node == node && own.incarnation == host.incarnation && list.crash_plan.is_none()
-            {
-                list.crash_plan = Some(chaos.crash_plan(self.now));
-            }
-        }
-        self.mix(u64::from(node.bits()) << 32 | self.now);
-    }
-
-    /// Whether a cut link holds a list up now; `None` when it has done so for too long.
-    pub(super) fn held_up(&mut self, list: u32, to: NodeId) -> Option<bool> {
-        let l = self.lists.at(list);
-        if !self.crashes.is_cut(self.threads[l.thread as usize].own.node, to) {
-            return Some(false);
-        }
-        let since = *l.cut_since.get_or_insert(self.now);
-        (self.now <= since + RETRANSMISSION_NS * 1000).then_some(true)
-    }
-
-    /// Whether a thread's node has crashed.
-    pub(super) fn is_dead(&self, thread: u32) -> bool {
-        self.threads[thread as usize].own.power() != Power::On
-    }
-
-    /// The list of a crashed node's client: it never completes. True when it is one.
-    pub(super) fn swallow(&self, core: &Core, thread: u32, ticket: Ticket) -> bool {
-        let dead = self.is_dead(thread);
-        if dead {
-            core.lose(ticket);
-        }
-        dead
     }
 }

@@ -17,6 +17,7 @@ mod chaos;
 mod costs;
 mod crash;
 mod fields;
+mod flight;
 mod held;
 mod lax;
 mod meter;
@@ -57,8 +58,9 @@ use crate::sync::locked;
 use crate::transport::{Fabric, Nanos, ShadowState, Transport};
 use chaos::Chaos;
 use costs::Costs;
+use flight::Call;
 use transport::SimTransport;
-use world::{Call, World};
+use world::World;
 
 /// Picoseconds of virtual time.
 type Picos = u64;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::Picos;
 use super::costs::Costs;
-use super::world::Cpu;
+use super::flight::Cpu;
 use crate::addr::NodeId;
 use crate::host::Host;
 use crate::rng::golden_hash;

@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 
 use super::Picos;
 use super::chaos::Step;
+use super::flight::Event;
 use super::wheel::Wheel;
-use super::world::{Event, World};
 use crate::rng::Rng;
 
 /// How long a chosen step takes, ps.
-const STEP: Picos = 1_000;
+pub(super) const STEP: Picos = 1_000;
 /// So many steps in a row count as spinning: a client that polls falls behind the clients that it
 /// waits for.
 const SPINNING: u64 = 20_000;
@@ -100,7 +100,27 @@ impl Chosen {
         self.open.entry(client).or_default().insert((at, self.puts), step);
     }
 
-    fn pick(&mut self) -> Option<Step> {
+    /// Whether no step waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// All steps that wait, each with its client.
+    pub(super) fn into_steps(self) -> impl Iterator<Item = (u32, Step)> {
+        let steps =
+            |(client, queue): (u32, Queue)| queue.into_values().map(move |step| (client, step));
+        self.open.into_iter().flat_map(steps)
+    }
+
+    /// The decisions so far.
+    pub(super) fn made(&self) -> Vec<Choice> {
+        match &self.chooser {
+            Chooser::Listed { made, .. } => made.clone(),
+            Chooser::Priorities { .. } => Vec::new(),
+        }
+    }
+
+    pub(super) fn pick(&mut self) -> Option<Step> {
         let (client, nth) = match &self.chooser {
             Chooser::Priorities { .. } => (self.by_priority()?, 0),
             Chooser::Listed { .. } => self.by_list()?,
@@ -191,53 +211,5 @@ pub(super) fn put(
         Step::Begin { .. } => chosen.put(at, client, step),
         Step::Piece { .. } if !listed => chosen.put(at, client, step),
         Step::Piece { .. } | Step::AtomicWrite { .. } => wheel.push(0, Event::Chaos(step)),
-    }
-}
-
-impl World {
-    /// When a step begins that was to begin at `at`; at once where steps are chosen instead of
-    /// timed.
-    pub(super) fn soon(&self, at: Picos) -> Picos {
-        if self.chosen.is_some() { self.now } else { at }
-    }
-
-    /// How long a step takes where steps are chosen.
-    pub(super) fn step_time(&self) -> Picos {
-        if self.chosen.is_some() { STEP } else { 0 }
-    }
-
-    pub(super) fn next_chosen(&self) -> Option<Picos> {
-        let chosen = self.chosen.as_ref()?;
-        (!chosen.open.is_empty()).then_some(self.now + STEP)
-    }
-
-    /// The next event, chosen or due.
-    pub(super) fn next_event(&mut self, until: Picos) -> Option<(Picos, Event)> {
-        let chosen = self.next_chosen().filter(|at| *at <= until);
-        match chosen {
-            Some(at) if self.wheel.next_at().is_none_or(|due| due > self.now) => {
-                let step = self.chosen.as_mut().and_then(Chosen::pick)?;
-                Some((at, Event::Chaos(step)))
-            }
-            _ => self.wheel.pop(until),
-        }
-    }
-
-    /// Changes the order from now on; steps in flight come first.
-    pub(super) fn set_order(&mut self, order: &Order) {
-        let old = std::mem::replace(&mut self.chosen, Chosen::new(order));
-        for (client, queue) in old.into_iter().flat_map(|c| c.open) {
-            for step in queue.into_values() {
-                put(&mut self.chosen, &mut self.wheel, self.now, client, step);
-            }
-        }
-    }
-
-    /// The decisions since the order was set.
-    pub(super) fn choices(&self) -> Vec<Choice> {
-        match &self.chosen {
-            Some(Chosen { chooser: Chooser::Listed { made, .. }, .. }) => made.clone(),
-            _ => Vec::new(),
-        }
     }
 }

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use super::costs::Costs;
+use super::flight::{Call, Cpu};
 use super::held::Inboxes;
 use super::meter::Meter;
-use super::world::{Call, Cpu};
 use super::{Picos, SimShared};
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
