@@ -117,8 +117,13 @@ impl Partitions<'_> {
                     Err(e) if !is_living && e.kind() == ErrorKind::Unreachable => continue,
                     released => released?,
                 }
-                if is_living {
-                    *load.entry(owner).or_default() += usize::from(PARTITIONS);
+                match p.to {
+                    // The owner leaves: it would give the partition away again.
+                    None => _ = load.remove(&owner),
+                    Some(_) if is_living => {
+                        *load.entry(owner).or_default() += usize::from(PARTITIONS);
+                    }
+                    Some(_) => {}
                 }
             }
             let again = self.directory_at(ep, *number).await?;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::common::{KIB, MIB, fails, is_zero, knobbed, pool, run, small};
+use super::common::{KIB, MIB, fails, is_zero, knobbed, of, pool, run, small};
 use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Role};
-use dmtree_pool::{ANY_INDEX, Cluster, PoolOptions, TableId};
+use dmtree_pool::{ANY_INDEX, Cluster, PoolNode, PoolOptions, TableId};
 use proptest::prelude::*;
 
 #[test]
@@ -208,6 +208,38 @@ fn full_compute_nodes_fall_back_to_memory_nodes() {
         "of no line",
         ErrorKind::InvalidArgument,
     );
+}
+
+/// Regression: a node that left while all others were full was given its own partitions again, until its time to
+/// leave was over.
+#[test]
+fn a_node_that_leaves_full_nodes_hands_over_to_memory_nodes() {
+    let o =
+        PoolOptions { compute_bytes_per_node: 20 * KIB, memory_bytes_per_node: MIB, ..small(1, 2) };
+    let (cluster, stays, ep) = pool(&o);
+    let (leaves, its) = of(&cluster, 1);
+    let tables: Vec<_> = (0..600)
+        .map(|_| run(&ep, stays.alloc_table(&ep, ANY_INDEX, 2, Role::Compute)).expect("room"))
+        .collect();
+    let owned = |by: &PoolNode| {
+        let owner = |t: &&TableId| run(&ep, stays.resolve(&ep, **t)).expect("an owner").node();
+        tables.iter().filter(|t| owner(t) == by.cn()).count()
+    };
+    assert!(owned(&stays) > 0 && owned(&leaves) > 0);
+    let keep =
+        |node: &PoolNode, ep| run(ep, node.membership().membership_step(ep)).expect("living");
+    let mut tries = 0;
+    while !run(&its, leaves.partitions().hand_over(&its)).expect("living") {
+        tries += 1;
+        assert!(tries < 100, "it has partitions still");
+        (0..4).for_each(|_| {
+            keep(&stays, &ep);
+            keep(&leaves, &its);
+        });
+    }
+    run(&its, leaves.membership().leave(&its)).expect("living");
+    keep(&stays, &ep);
+    assert_eq!(owned(&leaves), 0);
 }
 
 proptest! {
