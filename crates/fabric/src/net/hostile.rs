@@ -29,6 +29,7 @@ use crate::transport::Fabric;
 
 const MIB: u64 = 1 << 20;
 
+/// Excludes other tests that look at the memory, threads or descriptors of this process, or take many.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -255,7 +256,6 @@ impl Service for Slow {
 /// waited for them.
 #[test]
 fn calls_of_a_connection_that_is_gone_are_not_executed() {
-    let _alone = alone();
     let mn0 = found(MIB);
     let ran = Arc::new(Mutex::new(0));
     mn0.serve(mn0.me().node, ServiceId(9), Arc::new(Slow(ran.clone()))).expect("its own node");
@@ -338,7 +338,6 @@ fn within<T: Send + 'static>(seconds: u64, run: impl FnOnce() -> T + Send + 'sta
 /// two minutes.
 #[test]
 fn a_reset_and_then_a_black_hole_cost_less_than_an_operations_deadline() {
-    let _alone = alone();
     let mn0 = found(MIB);
     let proxy = CuttableProxy::to(mn0.listens());
     let cn0 = join(&proxy.at);
@@ -356,7 +355,6 @@ fn a_reset_and_then_a_black_hole_cost_less_than_an_operations_deadline() {
 /// An address that takes no connection at all, not even into its queue.
 #[test]
 fn an_address_that_answers_nothing_costs_less_than_an_operations_deadline() {
-    let _alone = alone();
     let full = rustix::net::socket(
         rustix::net::AddressFamily::INET,
         rustix::net::SocketType::STREAM,
@@ -385,7 +383,6 @@ fn an_address_that_answers_nothing_costs_less_than_an_operations_deadline() {
 /// refused; nothing is executed for it.
 #[test]
 fn another_members_number_executes_nothing() {
-    let _alone = alone();
     let keys = Keys::of(&Keys::draw(1).expect("drawn")).expect("its own text");
     let nic_config = NicConfig::with(Access::with(keys.clone()));
     let mn0 = found_with(MIB, &nic_config);
@@ -437,7 +434,6 @@ fn another_members_number_executes_nothing() {
 /// host by processes; nothing is executed for either.
 #[test]
 fn keys_that_are_not_valid_now_execute_nothing() {
-    let _alone = alone();
     let keys = Keys::of(&Keys::draw(1).expect("drawn")).expect("its own text");
     let now = rustls::pki_types::UnixTime::now().as_secs();
     let good = NicConfig::with(Access::with(keys.clone()));
