@@ -535,8 +535,15 @@ fn found_with_journal() -> NetFabric {
 }
 
 fn join_journal(first: &NetFabric, mark: Option<ShardMark>) -> Result<(NetFabric, ShardMark)> {
+    join_journal_within(Duration::from_secs(5), first, mark)
+}
+
+fn join_journal_within(
+    within: Duration,
+    first: &NetFabric,
+    mark: Option<ShardMark>,
+) -> Result<(NetFabric, ShardMark)> {
     let (first, listen, nic_config) = (first.listens(), "127.0.0.1:0", &NicConfig::default());
-    let within = Duration::from_secs(5);
     let place = Place { first, listen, wanted: None, within, data_path: None, nic_config };
     NetFabric::join_journal(
         &place,
@@ -610,7 +617,8 @@ fn a_journal_node_comes_back_with_its_directory() {
             std::thread::sleep(Duration::from_millis(50));
         }
     });
-    let taken = join_journal(&mn0, Some(mark)).expect_err("it is there");
+    let taken = join_journal_within(Duration::from_millis(500), &mn0, Some(mark));
+    let taken = taken.expect_err("it is there");
     assert!(taken.to_string().contains("jn0 is served by"), "{taken}");
     let former = jn0.me();
     jn0.close();
