@@ -16,7 +16,7 @@ fn cells(
     fabric: &[&str],
 ) -> Vec<serde_json::Value> {
     let args = ["bench", "quick", "--systems", systems, "--workloads", "search,update,insert"];
-    let small = ["--distributions", "uniform", "--keys", keys, "--ops", "1000", "--cns", "2"];
+    let small = ["--distributions", "uniform", "--keys", keys, "--ops", "2000", "--cns", "2"];
     // Caches are warm however slow the machine is: cache misses are not compared.
     let small = [&small[..], &["--warmup", "60"]].concat();
     let more = ["--threads", clients.0, "--coroutines", clients.1, "--json", "-q"];
@@ -37,7 +37,7 @@ const SYSTEMS: &str = "dmtree,fptree,dmtree-published,sherman-published";
 
 /// What an operation costs in the cells of one client: verbs, bytes and round trips.
 fn counts(systems: &str, fabric: &[&str]) -> Vec<[serde_json::Value; 4]> {
-    let all = cells(systems, "2000", ("1", "1"), fabric);
+    let all = cells(systems, "5000", ("1", "1"), fabric);
     all.iter().map(|c| ["mn", "cn", "round_trips", "doorbells"].map(|w| c[w].clone())).collect()
 }
 
@@ -54,7 +54,7 @@ fn the_bench_runs_on_a_memory_node_of_its_own() {
     let _machine = alone();
     let (_mn, at) = memnode();
     let fabric = fabric();
-    cells("dmtree", "2000", ("1", "1"), &["--fabric", &fabric, "--nodes", &at]);
+    cells("dmtree", "5000", ("1", "1"), &["--fabric", &fabric, "--nodes", &at]);
     assert_eq!(counts(SYSTEMS, &["--fabric", &fabric]), counts_here());
 }
 
@@ -97,7 +97,7 @@ fn several_clients_post_nearly_the_verbs_of_one_process() {
         ["read", "write", "atomic"].iter().map(|v| c[side][*v].as_f64().expect("a count")).sum()
     };
     let [here, there] = ["local".to_owned(), fabric()].map(|fabric| {
-        cells(SOUND, "10000", ("2", "2"), &["--fabric", &fabric, "--affinity", "own"])
+        cells(SOUND, "20000", ("2", "2"), &["--fabric", &fabric, "--affinity", "own"])
     });
     for (h, t) in here.iter().zip(&there) {
         for side in ["mn", "cn"] {
@@ -172,7 +172,7 @@ fn run_after_run_of_the_bench_costs_the_same() {
         ["read", "write", "atomic"].iter().map(|v| c[side][*v].as_f64().expect("a count")).sum()
     };
     let verbs = |c: &serde_json::Value| (side(c, "mn"), side(c, "cn"));
-    let run = || cells("dmtree", "2000", ("1", "1"), &["--fabric", &fabric, "--nodes", &at]);
+    let run = || cells("dmtree", "5000", ("1", "1"), &["--fabric", &fabric, "--nodes", &at]);
     let first: Vec<_> = run().iter().map(verbs).collect();
     for n in 2..5 {
         for (cell, first) in run().iter().zip(&first) {
