@@ -8,4 +8,5 @@ mod held;
 mod jobs;
 mod local;
 mod order;
+mod sanitizer;
 mod sim;

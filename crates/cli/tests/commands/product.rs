@@ -1,9 +1,6 @@
 //! The binary without the laboratory: `cargo test -p dmtree-cli --no-default-features`.
-#![cfg(not(feature = "lab"))]
 
-mod common;
-
-use common::{dmtree, fed, has, refused, run, text};
+use crate::common::{dmtree, fed, has, refused, run, text};
 
 #[test]
 fn it_has_the_commands_of_a_user_alone() {

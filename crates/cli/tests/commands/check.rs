@@ -1,11 +1,8 @@
 //! `dmtree check` as users run it.
-#![cfg(feature = "lab")]
-
-mod common;
 
 use std::process::Output;
 
-use common::{has, text};
+use crate::common::{has, text};
 use serde_json::Value;
 
 fn check<'a>(args: &[&'a str]) -> Vec<&'a str> {
@@ -13,15 +10,15 @@ fn check<'a>(args: &[&'a str]) -> Vec<&'a str> {
 }
 
 fn run(args: &[&str]) -> Output {
-    common::run(&check(args))
+    crate::common::run(&check(args))
 }
 
 fn ok(args: &[&str]) -> String {
-    common::ok(&check(args))
+    crate::common::ok(&check(args))
 }
 
 fn refused(args: &[&str], words: &[&str]) {
-    common::refused(&check(args), words);
+    crate::common::refused(&check(args), words);
 }
 
 fn last(text: &str) -> &str {

@@ -1,12 +1,9 @@
 //! Checkpoints in an object store: moto's server from PyPI stands for S3.
 //!
-//! `pip install 'moto[server]'`, then `cargo test -p dmtree-cli --features cloud --test cloud`;
+//! `pip install 'moto[server]'`, then `cargo test -p dmtree-cli --features cloud --test commands cloud`;
 //! `DMTREE_TEST_MOTO` is the path of `moto_server` where it is not on the path of the shell.
-#![cfg(feature = "cloud")]
 #![expect(clippy::disallowed_methods, reason = "real processes in real time")]
 #![expect(clippy::disallowed_macros, reason = "it says what it skips")]
-
-mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{has, said};
+use crate::common::{has, said};
 use dmtree::{LoadOrder, Options, Pool};
 
 const PAIRS: u64 = 30_000;
@@ -68,7 +65,7 @@ impl Store {
 }
 
 fn run_at(at: &str, more: &[(&str, &str)], arguments: &[&str]) -> (Option<i32>, String) {
-    let mut command = common::dmtree(arguments);
+    let mut command = crate::common::dmtree(arguments);
     command.env("AWS_ENDPOINT", format!("http://{at}")).env("AWS_REGION", "us-east-1");
     command.envs(more.iter().copied());
     let out = command.output().expect("the binary");
@@ -159,7 +156,7 @@ impl Drop for Server {
 impl Server {
     /// Starts it, and reads its first line.
     fn start(arguments: &[&str]) -> (Self, String) {
-        let mut command = common::dmtree(arguments);
+        let mut command = crate::common::dmtree(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut server = Self(command.spawn().expect("the binary"));
         let mut line = String::new();
@@ -174,7 +171,7 @@ impl Server {
         let count = journals.len().to_string();
         let founding = ["memnode", "--memory-nodes", "2", "--journal", &count];
         let (first, line) = Self::start(&[&founding[..], &here].concat());
-        let at = common::address(&line);
+        let at = crate::common::address(&line);
         let (second, _) = Self::start(&[&["memnode", "--join", &at][..], &here].concat());
         let mut all = vec![first, second];
         for dir in journals {
@@ -286,10 +283,10 @@ fn a_checkpoint_that_failed_can_be_repeated_at_its_place() {
     let dir = tempfile::tempdir().expect("a directory");
     let journals = ["j0", "j1"].map(|name| dir.path().join(name));
     let (mut servers, at) = Server::pool(&journals);
-    let mut command = common::dmtree(&["shell", "--connect", &at]);
+    let mut command = crate::common::dmtree(&["shell", "--connect", &at]);
     command.env("AWS_ENDPOINT", format!("http://{}", store.at)).env("AWS_REGION", "us-east-1");
     command.envs([("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b")]);
-    let mut shell = Server(common::piped(&mut command).spawn().expect("the binary"));
+    let mut shell = Server(crate::common::piped(&mut command).spawn().expect("the binary"));
     let mut input = shell.0.stdin.take().expect("piped");
     let mut said = BufReader::new(shell.0.stdout.take().expect("piped")).lines();
     let mut errors = BufReader::new(shell.0.stderr.take().expect("piped")).lines();

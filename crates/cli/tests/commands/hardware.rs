@@ -1,11 +1,8 @@
 //! `doctor` and `fabric probe`, as far as a machine without RDMA shows them.
-#![cfg(feature = "lab")]
-
-mod common;
 
 use std::path::Path;
 
-use common::{has, ok, refused, run, said, words};
+use crate::common::{has, ok, refused, run, said, words};
 
 /// Status and all that was printed of `doctor` on a machine made of files.
 fn doctor(root: &Path, fabric: &str) -> (Option<i32>, String) {

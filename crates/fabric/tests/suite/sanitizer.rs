@@ -1,9 +1,7 @@
 //! The sanitizer of the adversarial fabric: each of its reports fires, and legal accesses cause
 //! none.
 
-mod common;
-
-use common::at;
+use crate::common::at;
 use dmtree_fabric::sim::{FabricFaults, SimFabric};
 use dmtree_fabric::{Capabilities, Endpoint, Fabric, Member, NodeId, ShadowState, Worker};
 use std::future::Future;

@@ -1,15 +1,12 @@
 //! The binary as users run it.
-#![cfg(feature = "lab")]
 #![allow(clippy::disallowed_methods, reason = "a test waits for processes")]
-
-mod common;
 
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{dmtree, fed, has, ok, refused, run, text, words};
+use crate::common::{dmtree, fed, has, ok, refused, run, text, words};
 use serde_json::Value;
 
 fn file(dir: &Path, name: &str, content: &[u8]) -> String {
