@@ -210,8 +210,8 @@ impl Client {
         Ok((was, body))
     }
 
-    /// [`Client::cas_and_read`], and perhaps a second READ of the same node. The READs have no order
-    /// between them: no other client may change what they cover while the lock is held.
+    /// [`Client::cas_and_read`], and perhaps a second READ of the same node. The READs have no
+    /// order between them: no other client may change what they cover while the lock is held.
     async fn cas_and_reads(
         &self,
         take: Atomic,

@@ -9,7 +9,8 @@
 //!
 //! - only an aligned 8-byte word is atomic; a READ that races a WRITE may see any mix of old and
 //!   new words;
-//! - inside a chain only WRITE->WRITE, WRITE->READ, WRITE->atomic and atomic->READ are ordered;
+//! - inside a chain only WRITE->WRITE, WRITE->READ, WRITE->atomic and atomic->READ are ordered; two
+//!   READs that end one are not ordered with each other;
 //!   nothing is ordered across chains or queue pairs unless awaited;
 //! - a WRITE that completed, or that precedes an executed atomic of its chain, is visible to every
 //!   verb executed later;

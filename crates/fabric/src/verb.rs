@@ -15,7 +15,8 @@
 //! let at = GlobalAddr::new(NodeId::memory(0), 64);
 //! let _ = ep.chain((cas(at, 0, 1), read(at, 8))); // atomic->READ is
 //! let _ = ep.chain((read(at, 8), fenced(cas(at, 0, 1)))); // or with a fence: a round trip
-//! let _ = ep.chain((cas(at, 0, 1), beside(read(at, 8), Some(read(at, 64))))); // two READs, each behind the atomic
+//! let both = beside(read(at, 8), Some(read(at, 64)));
+//! let _ = ep.chain((cas(at, 0, 1), both)); // two READs, each behind the atomic
 //! # }
 //! ```
 
@@ -62,8 +63,8 @@ pub struct Atomic {
 #[derive(Clone, Copy, Debug)]
 pub struct Fenced<V>(V);
 
-/// A READ, and perhaps another of the same node. Both wait for what stands before them in their chain, and
-/// neither for the other; nothing is ordered behind them.
+/// A READ, and perhaps another of the same node. Both wait for what stands before them in their
+/// chain, and neither for the other; nothing is ordered behind them.
 #[derive(Clone, Copy, Debug)]
 pub struct Beside(Read, Option<Read>);
 

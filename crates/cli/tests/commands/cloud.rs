@@ -1,7 +1,8 @@
 //! Checkpoints in an object store: moto's server from PyPI stands for S3.
 //!
-//! `pip install 'moto[server]'`, then `cargo test -p dmtree-cli --features cloud --test commands cloud`;
-//! `DMTREE_TEST_MOTO` is the path of `moto_server` where it is not on the path of the shell.
+//! `pip install 'moto[server]'`, then `cargo test -p dmtree-cli --features cloud --test commands
+//! cloud`; `DMTREE_TEST_MOTO` is the path of `moto_server` where it is not on the path of the
+//! shell.
 #![expect(clippy::disallowed_methods, reason = "real processes in real time")]
 #![expect(clippy::disallowed_macros, reason = "it says what it skips")]
 

@@ -24,12 +24,14 @@
 //! Without company and without a queue no verb is added. Lock words, and tables on memory nodes,
 //! have no stamps.
 
+use std::ops::Range;
+
 use dmtree_fabric::verb::{Read, beside, cas, chain, read};
 use dmtree_fabric::{GlobalAddr, Nanos, Result, Sampled, Step};
 use dmtree_parts::fairness::{Next, Said, WORDS};
 use dmtree_parts::fifo_mutex::FifoGuard;
 
-use crate::format::{BODY_AT, Table};
+use crate::format::BODY_AT;
 use crate::lock::HeldLock;
 use crate::{Client, Mark, Route, is_away, reached};
 
@@ -46,14 +48,40 @@ const PROBES_AFTER_NS: (Nanos, Nanos) = (2_000, 64_000);
 /// Length of the stamps of a lock.
 pub(crate) const STAMP_BYTES: u32 = WORDS as u32 * 8;
 
+/// A slot of an image that ends so many bytes behind the beginning of the table comes with the
+/// table, in one READ; farther ones have a READ of their own. Bytes between the two load the
+/// owner's link, another READ its responder: at this bound both are full together (100 Gb/s, 20 ns
+/// a READ, 32 slots).
+const ONE_READ_BYTES: usize = 448;
+
+/// What a try for a lock READs behind it.
+pub(crate) struct BehindLock {
+    body: Read,
+    beside: Option<Read>,
+}
+
+impl BehindLock {
+    /// The table's body of so many bytes in a cell, and perhaps a slot of the image, counted from
+    /// the body on.
+    pub(crate) fn of(cell: GlobalAddr, len: usize, slot: Option<Range<usize>>) -> Self {
+        let body = cell.plus(BODY_AT as u64);
+        let (len, beside) = match slot {
+            None => (len, None),
+            Some(slot) if slot.end <= ONE_READ_BYTES => (slot.end, None),
+            Some(slot) => (len, Some(read(body.plus(slot.start as u64), slot.len() as u32))),
+        };
+        Self { body: read(body, len as u32), beside }
+    }
+}
+
 /// What a try for a lock has READ.
 pub(crate) struct TriedFor {
     /// The lock word before it.
     pub was: u64,
-    /// The table's body.
+    /// The table's body, and what may be behind it.
     pub body: Sampled,
-    /// The slot of the image, if it was asked for.
-    pub near: Option<Sampled>,
+    /// The slot of the image, if it has a READ of its own.
+    pub beside: Option<Sampled>,
     /// The stamps, in company.
     pub said: Option<Sampled>,
 }
@@ -191,23 +219,22 @@ impl Contenders<'_> {
         self.0.node.contenders.took(route.table.bits(), said.map(stamps).as_ref());
     }
 
-    /// As [`Client::try_for_both`] for a leaf's lock, its table and perhaps a slot of its image; in company it
+    /// As [`Client::try_for_both`] for a leaf's lock, with these READs; in company it
     /// READs the stamps in the same round trip.
     pub(crate) async fn try_for(
         self,
         route: &Route,
         lock: HeldLock,
-        (at, near): (GlobalAddr, Option<Read>),
+        (at, BehindLock { body, beside: near }): (GlobalAddr, BehindLock),
         fifo_guard: &FifoGuard,
     ) -> Result<TriedFor> {
-        let body = read(at.plus(BODY_AT as u64), Table::body_len(route.capacity) as u32);
         let Some(words) = self.stamps_at(route, at, fifo_guard) else {
             let (was, body, near) = self.0.try_for_both(lock, (at, 0), body, near).await?;
-            return Ok(TriedFor { was, body, near, said: None });
+            return Ok(TriedFor { was, body, beside: near, said: None });
         };
         let take = chain((cas(at, 0, lock.tag.0), beside(body, near)));
         let verbs = self.0.ep.batch((take, read(words, STAMP_BYTES)));
         let ((was, (body, near)), said) = self.0.op.try_for(&[lock], verbs).await?;
-        Ok(TriedFor { was, body, near, said: Some(said) })
+        Ok(TriedFor { was, body, beside: near, said: Some(said) })
     }
 }

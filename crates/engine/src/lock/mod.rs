@@ -32,7 +32,7 @@ mod tag;
 mod unlock;
 mod word;
 
-pub(crate) use fair::{Contenders, STAMP_BYTES, TriedFor};
+pub(crate) use fair::{BehindLock, Contenders, STAMP_BYTES, TriedFor};
 pub(crate) use table::{Confirmed, TableLocks, is_memory};
 pub(crate) use tag::{Tags, TakenLock, is_closed};
 pub(crate) use unlock::UnlockHook;

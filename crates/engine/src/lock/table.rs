@@ -4,9 +4,10 @@
 //!
 //! 1. A FIFO guard admits one client of this node at a time.
 //! 2. A lock that other nodes wait for is left to them (`fair.rs`).
-//! 3. `[CAS lock 0->tag, READ table]`, one chain, with a READ of a slot of the image beside that of the
-//!    table where a writer wants one. The READs execute behind the CAS, so under the lock the table is
-//!    exact (F), and so is the slot; no order between the two is needed, because no other client changes them.
+//! 3. `[CAS lock 0->tag, READ table]`, one chain. Where a writer wants a slot of the image, that of
+//!    the table goes on to it, or another READ beside it has the slot. The READs execute behind the
+//!    CAS, so under the lock the table is exact (F), and so is the slot; no order between the two
+//!    is needed, because no other client changes them.
 //! 4. A table that is not the route's (leaf, generation, version, fence tag) means a stale route:
 //!    the lock is given back. An unbuilt table is built by `recovery/leaf.rs`.
 //!
@@ -18,7 +19,9 @@
 //! instant, and the READ executes behind it. By F the table is then exact at the CAS, or at a later
 //! WRITE within the operation.
 
-use dmtree_fabric::verb::{Read, cas, read, write as write_verb};
+use std::ops::Range;
+
+use dmtree_fabric::verb::{cas, read, write as write_verb};
 use dmtree_fabric::{Buf, Effect, GlobalAddr, Result, Role, Stage, Step};
 use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_pool::TableId;
@@ -27,7 +30,8 @@ use crate::format::{BODY_AT, LockTag, Table, View};
 use crate::leaf::image_at;
 use crate::lock::tag::closed;
 use crate::lock::{
-    Contenders, HeldLock, LOCK_PAUSE_NS, LeafLocks, Lockable, Locked, NearSlot, TakenLock, TriedFor,
+    BehindLock, Contenders, HeldLock, LOCK_PAUSE_NS, LeafLocks, Lockable, Locked, NearSlot,
+    TakenLock, TriedFor,
 };
 use crate::recovery::{LeafRecovery, recover_locks_while_waiting};
 use crate::{Client, Mark, Mutant, Route, is_away, reached};
@@ -200,9 +204,10 @@ impl TableLocks<'_> {
     ) -> Result<Tried> {
         self.0.ep.step(Step::Lock);
         let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
-        let slot = near.map(|slot| self.slot(route, at, slot));
-        let tried = Contenders(self.0).try_for(route, lock, (at, slot), fifo_guard).await;
-        let TriedFor { was, body, near: bytes, said } = tried?;
+        let slot = near.map(|slot| self.slot(route, slot));
+        let reads = BehindLock::of(at, Table::body_len(route.capacity), slot.clone());
+        let tried = Contenders(self.0).try_for(route, lock, (at, reads), fifo_guard).await;
+        let TriedFor { was, body, beside, said } = tried?;
         if was != 0 && !(doubt && was == tag.0) {
             Mark::LockHeld.hit();
             return Ok(Tried::Busy(was));
@@ -213,7 +218,10 @@ impl TableLocks<'_> {
         let mut table = self.0.spare_table();
         let is_whole = body.extract(|b| table.load(route.table, route.capacity, b));
         if is_whole && (route.matches(&table) || self.0.node.has(Mutant::LockAnyTable)) {
-            let bytes = bytes.map(|bytes| bytes.extract(<[u8]>::to_vec));
+            let bytes = slot.map(|slot| match beside {
+                Some(bytes) => bytes.extract(<[u8]>::to_vec),
+                None => body.extract(|b| b[slot].to_vec()),
+            });
             return Ok(Tried::Got(table, near.zip(bytes)));
         }
         self.0.keep_table(table);
@@ -228,11 +236,11 @@ impl TableLocks<'_> {
         Ok(other)
     }
 
-    /// The READ of a slot of the image in a cell.
-    fn slot(self, route: &Route, cell: GlobalAddr, slot: usize) -> Read {
-        let g = &self.0.node.g;
-        let at = image_at(cell, route.capacity).plus(g.slot_at(slot) as u64);
-        read(at, g.entry() as u32)
+    /// Where a slot of the image is behind the beginning of the table's body.
+    fn slot(self, route: &Route, slot: usize) -> Range<usize> {
+        let (image, g) = (image_at(GlobalAddr::NULL, route.capacity).offset(), &self.0.node.g);
+        let first = image as usize + g.slot_at(slot) - BODY_AT;
+        first..first + g.entry()
     }
 
     /// Unlocks a leaf with an unchanged table.

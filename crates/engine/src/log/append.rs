@@ -34,7 +34,7 @@ use crate::lock::Locked;
 use crate::{Client, KeyValue, Mark, Mutant};
 
 /// Pause before a memory node without room for a ring is asked again, ns.
-const TRY_AGAIN_NS: u64 = 10_000_000;
+const TRY_AGAIN_NS: u64 = 500_000;
 /// The kinds of chunks that have rings, and their heads.
 const KIND_RING: u8 = 3;
 const KIND_HEAD: u8 = 4;

@@ -8,17 +8,18 @@
 //!
 //! Three clients write back:
 //!
-//! - *Maintenance*, when half of a ring's segments wait: some leaves of the oldest one. The count
-//!   word is READ first, without the lock: another node, or a change of the leaf, may have written
-//!   it back.
+//! - *Maintenance*, when few of a ring's segments are free ahead: some leaves of the oldest one.
+//!   Their count words are READ first, without locks: another node, or a change of the leaf, may
+//!   have written it back.
 //! - *A writer that finds its ring full*: then no record of the leaf counts, and the write goes to
 //!   the leaf as without a log, a replaced entry behind its shadow.
 //! - *A merge*, of both leaves, because it stages entries in slots that records may name.
 
-use dmtree_fabric::verb::{write as write_verb, write_word};
+use dmtree_fabric::verb::{VerbVec, write as write_verb, write_word};
 use dmtree_fabric::{ErrorKind, GlobalAddr, OpKind, OpOutcome, Result, Step};
 use dmtree_parts::Work;
 
+use super::Claimed;
 use super::record::{count_of, count_word};
 use super::replay::{Replay, count_at};
 use super::ring::Named;
@@ -26,10 +27,12 @@ use crate::format::{Place, Table};
 use crate::leaf::{Blocks, Entries, Images, LeafCopy, NodeHeader, Validation};
 use crate::lock::{LeafLocks, Locked};
 use crate::recovery::LeafRecovery;
-use crate::{Client, Mark, Mutant, Route, Unlock, fence_tag, is_away};
+use crate::{Client, Mark, Mutant, Route, Unlock, fence_tag, is_away, reached};
 
 /// Leaves that one call of maintenance writes back at most.
 const LEAVES_PER_CALL: usize = 8;
+/// Leaves whose counts one call READs, in one batch: most have been written back by other nodes.
+const COUNTS_PER_CALL: usize = 32;
 
 /// The count word of a leaf, and where it is.
 pub(crate) type CountWord = (GlobalAddr, u64);
@@ -108,16 +111,21 @@ impl Cut<'_> {
     /// A piece of maintenance.
     pub(crate) async fn piece(self) -> Result<Work> {
         let (c, Some(log)) = (self.0, &self.0.node.log) else { return Ok(Work::None) };
-        let some = log.claim(LEAVES_PER_CALL);
+        let some = log.claim(COUNTS_PER_CALL);
         if some.is_empty() {
             return Ok(Work::None);
         }
         let scope = c.ep.begin(OpKind::Maintain);
         let pin = c.pin()?;
-        let mut work = Work::None;
-        for claimed in some {
+        // All are of one memory node: without it nothing is done.
+        let behind = reached(self.forget_known(&some).await)?;
+        let mut work = match &behind {
+            Some(behind) if behind.len() < some.len() => Work::Some,
+            _ => Work::None,
+        };
+        for named in behind.unwrap_or_default().into_iter().take(LEAVES_PER_CALL) {
             c.ep.renew_deadline();
-            match Box::pin(self.leaf(&claimed.named)).await {
+            match Box::pin(self.leaf(named)).await {
                 Ok(true) => work = Work::Some,
                 Ok(false) => {}
                 Err(e) if is_away(&e) => {}
@@ -129,8 +137,32 @@ impl Cut<'_> {
         Ok(work)
     }
 
-    /// Sees to it that no record of this node says anything of a leaf. False: it has to be tried
-    /// again.
+    /// Forgets the leaves whose counts at the memory node cover the records of this node; returns
+    /// the others.
+    async fn forget_known<'n>(self, some: &'n [Claimed]) -> Result<Vec<&'n Named>> {
+        let (c, Some(log)) = (self.0, &self.0.node.log) else { return Ok(Vec::new()) };
+        let mut counts = VerbVec::new();
+        let at = |route: &Route| route.leaf.plus(count_at(c, route.capacity) as u64);
+        let read = |named: &Named| named.route.map(|route| counts.read(at(&route), 8));
+        let reads: Vec<_> = some.iter().map(|claimed| &claimed.named).map(read).collect();
+        let mut counts = c.ep.batch(counts).await?;
+        let mut others = Vec::new();
+        for (Claimed { named, .. }, read) in some.iter().zip(reads) {
+            let Named { leaf, generation, newest, .. } = *named;
+            let word = read.map(|read| counts.take_sampled(read).word(0));
+            let count = word.map_or(0, |word| count_of(leaf, generation, word));
+            if count < newest {
+                others.push(named);
+                continue;
+            }
+            Mark::LogCutKnown.hit();
+            log.written_back((leaf, generation), count);
+        }
+        Ok(others)
+    }
+
+    /// Writes a leaf back, so that no record of this node says anything of it. False: it has to be
+    /// tried again.
     async fn leaf(self, named: &Named) -> Result<bool> {
         let (c, Named { leaf, generation, .. }) = (self.0, *named);
         let Some(log) = &c.node.log else { return Ok(false) };
@@ -145,12 +177,6 @@ impl Cut<'_> {
                 None => return done(u32::MAX),
             },
         };
-        let word = c.ep.read(leaf.plus(count_at(c, route.capacity) as u64), 8).await?.word(0);
-        let count = count_of(leaf, generation, word);
-        if count >= named.newest {
-            Mark::LogCutKnown.hit();
-            return done(count);
-        }
         let l = match LeafLocks(c).lock(&route).await? {
             Some(l) => l,
             None => match self.found(named).await? {

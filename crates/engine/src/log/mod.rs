@@ -129,9 +129,14 @@ impl WriteLog {
         let rings = locked(&self.rings);
         let first = self.next_cut.fetch_add(1, Ordering::Relaxed) % rings.len().max(1);
         let mut in_turn = rings.values().skip(first).chain(rings.values().take(first));
-        let due = |ring: &mut Ring| ring.is_cut_due().then(|| ring.claim(most));
-        let some = in_turn.find_map(|group| Some((group, group.with(due).flatten()?)));
-        self.is_cut_due.store(some.is_some(), Ordering::Relaxed);
+        let mut is_due = false;
+        let some = in_turn.find_map(|group| {
+            let due = |ring: &mut Ring| ring.is_cut_due().then(|| ring.claim(most));
+            let leaves = group.with(due).flatten()?;
+            is_due = true;
+            (!leaves.is_empty()).then_some((group, leaves))
+        });
+        self.is_cut_due.store(is_due, Ordering::Relaxed);
         let claimed = |(group, leaves): (&Arc<LogGroup>, Vec<Named>)| {
             let of = |named| Claimed { named, group: group.clone() };
             leaves.into_iter().map(of).collect()

@@ -99,6 +99,8 @@ pub(super) struct Ring {
     current: usize,
     /// Bytes of the current segment that have records.
     filled: u64,
+    /// Leaves of the second segment ahead when the current one was begun.
+    second_had: usize,
     lap: u32,
     queue: VecDeque<Stretch>,
     appended: u64,
@@ -115,6 +117,7 @@ impl Ring {
             segments: Default::default(),
             current: 0,
             filled: 0,
+            second_had: 0,
             lap: 1,
             queue: VecDeque::new(),
             appended: 0,
@@ -197,6 +200,7 @@ impl Ring {
                 return None;
             }
             (self.current, self.filled) = (next, 0);
+            self.second_had = self.segments[(next + 2) % SEGMENTS].leaves.len();
             self.lap = self.lap.wrapping_add(u32::from(next == 0));
         }
         let (segment, at) = (self.current, self.filled);
@@ -255,21 +259,28 @@ impl Ring {
         self.segments[segment].in_doubt -= 1;
     }
 
-    /// The segments in the order in which they are used next.
-    fn next_ones(&self) -> impl Iterator<Item = &Segment> {
-        (1..=SEGMENTS).map(|i| &self.segments[(self.current + i) % SEGMENTS])
-    }
-
-    /// Whether fewer than half of the segments are free ahead.
+    /// Whether leaves have to be written back: see [`Self::overdue`].
     pub fn is_cut_due(&self) -> bool {
-        let ahead = self.next_ones().take_while(|s| s.leaves.is_empty()).count();
-        ahead < SEGMENTS / 2
+        self.overdue().next().is_some()
     }
 
-    /// Some leaves that no other client writes back, of the oldest segments that have any. They are
-    /// the caller's until they are written back, or released.
+    /// The leaves that keep the next segment from being used again, and as many of the one behind
+    /// it as its share: it is to be free when the current segment is full. Evenly, because the
+    /// rings of all nodes fill at about the same time, and write-backs all at once would hold up
+    /// the writes between them.
+    fn overdue(&self) -> impl Iterator<Item = &u64> {
+        let [next, second] = [1, 2].map(|i| &self.segments[(self.current + i) % SEGMENTS].leaves);
+        let left = self.layout.segment.saturating_sub(self.filled);
+        let later = (self.second_had as u64 * left).div_ceil(self.layout.segment) as usize;
+        let now = second.len().saturating_sub(later);
+        next.iter().chain(second.iter().take(now))
+    }
+
+    /// Some leaves that are to be written back now, and that no other client writes back. Those of
+    /// younger segments wait: the later a leaf is written back, the more writes that covers. They
+    /// are the caller's until they are written back, or released.
     pub fn claim(&mut self, most: usize) -> Vec<Named> {
-        let all = self.next_ones().flat_map(|s| &s.leaves).filter_map(|of| self.leaves.get(of));
+        let all = self.overdue().filter_map(|of| self.leaves.get(of));
         let some: Vec<_> = all.filter(|named| !named.is_claimed).take(most).copied().collect();
         for named in &some {
             self.set_claimed(named, true);
@@ -371,6 +382,21 @@ mod tests {
         assert!(r.append(99, 1).is_none(), "a dropped WRITE may land");
         r.0.settled(0);
         assert!(r.append(99, 1).is_some());
+    }
+
+    #[test]
+    fn leaves_are_due_evenly_while_a_segment_fills() {
+        let mut r = Both::new();
+        (0..24).for_each(|n| _ = r.append(n, 1).expect("room"));
+        assert!(!r.0.is_cut_due(), "two segments are free ahead");
+        for n in 1..=4 {
+            r.append(23 + n, 1).expect("room");
+            assert_eq!(r.0.overdue().count() as u64, n);
+        }
+        let claimed = r.0.claim(9);
+        assert_eq!(claimed.len(), 4, "those of the oldest segment alone");
+        claimed.iter().for_each(|named| r.0.written_back((named.leaf, 1), 1));
+        assert!(!r.0.is_cut_due());
     }
 
     #[test]

@@ -29,7 +29,8 @@ use crate::transport::Fabric;
 
 const MIB: u64 = 1 << 20;
 
-/// Excludes other tests that look at the memory, threads or descriptors of this process, or take many.
+/// Excludes other tests that look at the memory, threads or descriptors of this process, or take
+/// many.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,6 +1,6 @@
-//! Verbs that may overtake each other in their chain: READs, between which the contract has no order, and what
-//! platforms let pass that keep less than the contract. No index may run on those; they show that the rules of the
-//! contract are necessary. Only litmus tests use one.
+//! Verbs that may overtake each other in their chain: READs, between which the contract has no
+//! order, and what platforms let pass that keep less than the contract. No index may run on those;
+//! they show that the rules of the contract are necessary. Only litmus tests use one.
 
 use std::collections::BTreeSet;
 

@@ -36,7 +36,8 @@ fn combined(eps: Vec<Endpoint>, wrong: Wrong) -> Vec<Client> {
     })
 }
 
-/// A lock, and the object in two READs: each is ordered behind the compare-and-swap, and so the two agree.
+/// A lock, and the object in two READs: each is ordered behind the compare-and-swap, and so the two
+/// agree.
 fn in_two_reads(eps: Vec<Endpoint>, wrong: Wrong) -> Vec<Client> {
     each(eps, async move |ep, tag| {
         let (front, rear) = (read(at(OBJECT), 32), read(at(OBJECT + 32), WORDS as u32 * 8 - 32));

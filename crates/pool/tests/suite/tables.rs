@@ -210,8 +210,8 @@ fn full_compute_nodes_fall_back_to_memory_nodes() {
     );
 }
 
-/// Regression: a node that left while all others were full was given its own partitions again, until its time to
-/// leave was over.
+/// Regression: a node that left while all others were full was given its own partitions again,
+/// until its time to leave was over.
 #[test]
 fn a_node_that_leaves_full_nodes_hands_over_to_memory_nodes() {
     let o =
