@@ -139,7 +139,7 @@ impl Cut<'_> {
 
     /// Forgets the leaves whose counts at the memory node cover the records of this node; returns
     /// the others.
-    async fn forget_known<'n>(self, some: &'n [Claimed]) -> Result<Vec<&'n Named>> {
+    async fn forget_known(self, some: &[Claimed]) -> Result<Vec<&Named>> {
         let (c, Some(log)) = (self.0, &self.0.node.log) else { return Ok(Vec::new()) };
         let mut counts = VerbVec::new();
         let at = |route: &Route| route.leaf.plus(count_at(c, route.capacity) as u64);
