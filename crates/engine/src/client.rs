@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use dmtree_fabric::verb::{Atomic, Read, beside, cas, read};
+use dmtree_fabric::verb::{Beside, cas, read};
 use dmtree_fabric::{DirectOp, Endpoint, Error, GlobalAddr, OpKind, Result, Sampled};
 use dmtree_parts::held::{Pinned, Running};
 use dmtree_parts::maintenance::Maintained;
@@ -204,27 +204,12 @@ impl Client {
         tags: (u64, u64),
         body: GlobalAddr,
         len: usize,
-    ) -> Result<(u64, dmtree_fabric::Sampled)> {
-        let (was, body, _) =
-            self.cas_and_reads(cas(lock, tags.0, tags.1), read(body, len as u32), None).await?;
-        Ok((was, body))
-    }
-
-    /// [`Client::cas_and_read`], and perhaps a second READ of the same node. The READs have no
-    /// order between them: no other client may change what they cover while the lock is held.
-    async fn cas_and_reads(
-        &self,
-        take: Atomic,
-        body: Read,
-        near: Option<Read>,
-    ) -> Result<(u64, Sampled, Option<Sampled>)> {
+    ) -> Result<(u64, Sampled)> {
         if self.node.o.techniques.round_trip_combining {
-            let (was, (body, near)) = self.ep.chain((take, beside(body, near))).await?;
-            return Ok((was, body, near));
+            return self.ep.chain((cas(lock, tags.0, tags.1), read(body, len as u32))).await;
         }
-        let was = self.ep.batch(take).await?;
-        let (body, near) = self.ep.batch(beside(body, near)).await?;
-        Ok((was, body, near))
+        let was = self.ep.cas(lock, tags.0, tags.1).await?;
+        Ok((was, self.ep.read(body, len as u32).await?))
     }
 
     /// [`Client::cas_and_read`] for a lock that is to become this operation's.
@@ -235,25 +220,34 @@ impl Client {
         body: GlobalAddr,
         len: usize,
     ) -> Result<(u64, Sampled)> {
-        let (was, body, _) = self.try_for_both(h, word, read(body, len as u32), None).await?;
-        Ok((was, body))
+        let (at, was, tag) = (word.0, word.1, h.tag.0);
+        let verbs = async {
+            match self.node.has(Mutant::LockBesideRead) {
+                false => self.cas_and_read(at, (was, tag), body, len).await,
+                true => self.ep.batch((cas(at, was, tag), read(body, len as u32))).await,
+            }
+        };
+        self.op.try_for(&[h], verbs).await
     }
 
-    /// [`Client::try_for`] with perhaps a second READ.
+    /// [`Client::try_for`] with two READs behind the lock. They have no order between them: no
+    /// other client may change what they cover while the lock is held.
     pub(crate) async fn try_for_both(
         &self,
         h: HeldLock,
         (at, was): (GlobalAddr, u64),
-        body: Read,
-        near: Option<Read>,
-    ) -> Result<(u64, Sampled, Option<Sampled>)> {
+        reads: Beside,
+    ) -> Result<(u64, (Sampled, Option<Sampled>))> {
         let take = cas(at, was, h.tag.0);
         let verbs = async {
             if self.node.has(Mutant::LockBesideRead) {
-                let (was, (body, near)) = self.ep.batch((take, beside(body, near))).await?;
-                return Ok((was, body, near));
+                return self.ep.batch((take, reads)).await;
             }
-            self.cas_and_reads(take, body, near).await
+            if self.node.o.techniques.round_trip_combining {
+                return self.ep.chain((take, reads)).await;
+            }
+            let was = self.ep.batch(take).await?;
+            Ok((was, self.ep.batch(reads).await?))
         };
         self.op.try_for(&[h], verbs).await
     }

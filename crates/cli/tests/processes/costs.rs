@@ -145,7 +145,7 @@ fn operations(p: &mut Process) -> (f64, f64) {
 /// trip.
 #[test]
 fn gets_of_keys_of_a_process_that_left_take_one_round_trip() {
-    const KEYS: usize = 1_000;
+    const KEYS: usize = 3_000;
     let _machine = alone();
     let (_mn, at) = memnode();
     let mut loader = compute(&at);

@@ -56,7 +56,10 @@ const ONE_READ_BYTES: usize = 448;
 
 /// What a try for a lock READs behind it.
 pub(crate) struct BehindLock {
-    body: Read,
+    /// The table's body, and where it ends.
+    body: GlobalAddr,
+    len: usize,
+    /// A slot of the image with a READ of its own.
     beside: Option<Read>,
 }
 
@@ -70,7 +73,7 @@ impl BehindLock {
             Some(slot) if slot.end <= ONE_READ_BYTES => (slot.end, None),
             Some(slot) => (len, Some(read(body.plus(slot.start as u64), slot.len() as u32))),
         };
-        Self { body: read(body, len as u32), beside }
+        Self { body, len, beside }
     }
 }
 
@@ -219,22 +222,31 @@ impl Contenders<'_> {
         self.0.node.contenders.took(route.table.bits(), said.map(stamps).as_ref());
     }
 
-    /// As [`Client::try_for_both`] for a leaf's lock, with these READs; in company it
-    /// READs the stamps in the same round trip.
+    /// As [`Client::try_for`] a leaf's lock, with these READs; in company it READs the stamps in
+    /// the same round trip.
     pub(crate) async fn try_for(
         self,
         route: &Route,
         lock: HeldLock,
-        (at, BehindLock { body, beside: near }): (GlobalAddr, BehindLock),
+        (at, behind): (GlobalAddr, BehindLock),
         fifo_guard: &FifoGuard,
     ) -> Result<TriedFor> {
+        let BehindLock { body, len, beside: near } = behind;
+        let reads = beside(read(body, len as u32), near);
         let Some(words) = self.stamps_at(route, at, fifo_guard) else {
-            let (was, body, near) = self.0.try_for_both(lock, (at, 0), body, near).await?;
-            return Ok(TriedFor { was, body, beside: near, said: None });
+            // Most locks are taken with a table alone: their chain has no place for another READ.
+            let (was, (body, beside)) = match near {
+                Some(_) => self.0.try_for_both(lock, (at, 0), reads).await?,
+                None => {
+                    let (was, body) = self.0.try_for(lock, (at, 0), body, len).await?;
+                    (was, (body, None))
+                }
+            };
+            return Ok(TriedFor { was, body, beside, said: None });
         };
-        let take = chain((cas(at, 0, lock.tag.0), beside(body, near)));
+        let take = chain((cas(at, 0, lock.tag.0), reads));
         let verbs = self.0.ep.batch((take, read(words, STAMP_BYTES)));
-        let ((was, (body, near)), said) = self.0.op.try_for(&[lock], verbs).await?;
-        Ok(TriedFor { was, body, beside: near, said: Some(said) })
+        let ((was, (body, beside)), said) = self.0.op.try_for(&[lock], verbs).await?;
+        Ok(TriedFor { was, body, beside, said: Some(said) })
     }
 }

@@ -31,7 +31,8 @@ use crate::{Client, Mark, Mutant, Route, Unlock, fence_tag, is_away, reached};
 
 /// Leaves that one call of maintenance writes back at most.
 const LEAVES_PER_CALL: usize = 8;
-/// Leaves whose counts one call READs, in one batch: most have been written back by other nodes.
+/// Counts of leaves that one call READs, in one batch: other nodes have written most of these
+/// leaves back.
 const COUNTS_PER_CALL: usize = 32;
 
 /// The count word of a leaf, and where it is.
@@ -137,8 +138,8 @@ impl Cut<'_> {
         Ok(work)
     }
 
-    /// Forgets the leaves whose counts at the memory node cover the records of this node; returns
-    /// the others.
+    /// Forgets each leaf with a count at the memory node that covers the records of this node;
+    /// returns the others.
     async fn forget_known(self, some: &[Claimed]) -> Result<Vec<&Named>> {
         let (c, Some(log)) = (self.0, &self.0.node.log) else { return Ok(Vec::new()) };
         let mut counts = VerbVec::new();
