@@ -102,7 +102,7 @@ const VERBS: &[Verb] = &[
     ),
     (
         "seeds [N] [--whole]",
-        "all suites, with N seeds (default 300) of the interleaved and adversarial ones; --whole: every crash point of systems, too",
+        "all suites, with N seeds (default 300) of the interleaved and adversarial ones; --whole: every crash point",
         suites::seeds,
     ),
     (

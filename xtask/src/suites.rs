@@ -9,9 +9,9 @@ use anyhow::{Context, Result, ensure};
 use crate::built::{Executable, executables};
 use crate::execute;
 
-/// The distance of the crash points of systems, and the divisor of their conformance suites' steps,
-/// unless all are asked for: all of them take half an hour. The engine's are all tested always.
-const OF_SYSTEMS: (&str, &str) = ("12", "4");
+/// The distance of crash points, and the divisor of the conformance suites' steps, unless all are
+/// asked for: all of the engine take a quarter of an hour, and those of systems half an hour.
+const SOME: (&str, &str) = ("12", "4");
 const WHOLE: (&str, &str) = ("full", "1");
 
 /// The test programs of the workspace that `cargo test` leaves out, but those of [`seeds`].
@@ -37,9 +37,9 @@ fn is_mutants(program: &Executable) -> bool {
     program.name == "mutants"
 }
 
-/// The suites of the engine, and of every crate of systems: every crash point and every step of
-/// conformance of the engine, some of systems; then so many seeds of the interleaved suites, and
-/// of the adversarial ones of the engine.
+/// The suites of the engine, and of every crate of systems: every twelfth crash point and a quarter
+/// of the steps of conformance, or all; then so many seeds of the interleaved suites, and of the
+/// adversarial ones of the engine.
 pub fn seeds(args: &[String]) -> Result<()> {
     let (flags, numbers): (Vec<&String>, Vec<&String>) =
         args.iter().partition(|arg| arg.starts_with('-'));
@@ -51,19 +51,17 @@ pub fn seeds(args: &[String]) -> Result<()> {
     };
     let (engine, systems) = (of(is_engine_suite), of(is_peer_suite));
     ensure!(engine.len() == 1 && !systems.is_empty(), "cargo made {} programs", all.len());
-    let some = if flags.is_empty() { OF_SYSTEMS } else { WHOLE };
-    for (suites, (step, divisor)) in [(&engine, WHOLE), (&systems, some)] {
-        let whole = [("DMTREE_CRASH_STEP", step), ("DMTREE_STEPS_DIVISOR", divisor)];
-        for suite in suites {
-            execute(suite.command().envs(whole))?;
-        }
+    let (step, divisor) = if flags.is_empty() { SOME } else { WHOLE };
+    for suite in engine.iter().chain(&systems) {
+        let tested = [("DMTREE_CRASH_STEP", step), ("DMTREE_STEPS_DIVISOR", divisor)];
+        execute(suite.command().envs(tested))?;
     }
     let n = n.to_string();
     for suite in engine.iter().chain(&systems) {
         execute(suite.command().env("DMTREE_SEEDS", &n).arg("interleaved"))?;
     }
     for mutants in of(is_mutants) {
-        execute(mutants.command().env("DMTREE_STEPS_DIVISOR", WHOLE.1))?;
+        execute(mutants.command().env("DMTREE_STEPS_DIVISOR", divisor))?;
     }
     execute(engine[0].command().env("DMTREE_SEEDS", &n).arg("adversarial"))
 }

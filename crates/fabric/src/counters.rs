@@ -33,8 +33,9 @@ pub struct SideCounts {
 }
 
 impl SideCounts {
+    /// Counts a verb.
     #[inline]
-    fn count(&mut self, op: Opcode, len: u32) {
+    pub(crate) fn count(&mut self, op: Opcode, len: u32) {
         match op {
             Opcode::Read => {
                 self.read += 1;
@@ -398,26 +399,29 @@ impl Counters {
 
     /// Counts a posted list.
     pub(crate) fn posted(&self, list: &[WorkRequest], detached: bool) {
-        for (i, wr) in list.iter().enumerate() {
+        let mut from = 0;
+        for verbs in list.chunk_by(|a, b| a.at.node() == b.at.node()) {
+            let (node, mut side) = (verbs[0].at.node(), SideCounts::default());
+            verbs.iter().for_each(|wr| side.count(wr.op, wr.len));
             // One queue pair per node.
-            let node = wr.at.node();
-            let is_first = list[..i].iter().all(|earlier| earlier.at.node() != node);
-            self.verb((wr.op, node, wr.len), is_first);
+            let is_first = list[..from].iter().all(|earlier| earlier.at.node() != node);
+            self.verbs(node, &side, is_first);
+            from += verbs.len();
         }
         self.list(detached);
     }
 
-    /// Counts a verb of a list, and the doorbell if the list did not name its node before.
+    /// Counts verbs of a list to a node, and the doorbell if the list did not name the node before.
     #[inline]
-    pub(crate) fn verb(&self, (op, node, len): (Opcode, NodeId, u32), is_first: bool) {
+    pub(crate) fn verbs(&self, node: NodeId, verbs: &SideCounts, is_first: bool) {
         self.with_current(|c| {
             match node.role() {
-                Role::Memory | Role::Journal => c.mn.count(op, len),
-                Role::Compute => c.cn.count(op, len),
+                Role::Memory | Role::Journal => c.mn.add(verbs),
+                Role::Compute => c.cn.add(verbs),
             }
             c.doorbells += u64::from(is_first);
         });
-        self.with_node(node, |n| n.count(op, len));
+        self.with_node(node, |n| n.add(verbs));
     }
 
     /// Counts a list.

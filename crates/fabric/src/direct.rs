@@ -5,7 +5,7 @@
 //! posted list.
 
 use crate::addr::{GlobalAddr, NodeId, Role};
-use crate::counters::Counters;
+use crate::counters::{Counters, SideCounts};
 use crate::error::{Error, Result};
 use crate::local::LocalTransport;
 use crate::slab::{Buf, Slab};
@@ -56,6 +56,9 @@ pub struct DirectList<'a> {
     chain: Option<NodeId>,
     chained: bool,
     named: Named,
+    /// The node of the last verb, and the verbs to it that are not counted yet.
+    to: Option<NodeId>,
+    verbs: SideCounts,
 }
 
 /// A list executes until this is dropped: also when a validator panics, or a revocation would wait
@@ -144,9 +147,20 @@ impl<'a> DirectList<'a> {
         list: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
         let _executing = Executing::begin(memory);
-        let named = Named::default();
-        let done = list(&mut Self { memory, slab, counters, chain: None, chained, named });
+        let (named, verbs) = (Named::default(), SideCounts::default());
+        let mut this =
+            Self { memory, slab, counters, chain: None, chained, named, to: None, verbs };
+        let done = list(&mut this);
+        this.count();
         done.map_err(Error::effect_unknown)
+    }
+
+    /// Counts the verbs to the last node.
+    fn count(&mut self) {
+        if let Some(node) = self.to.take() {
+            let verbs = std::mem::take(&mut self.verbs);
+            self.counters.verbs(node, &verbs, self.named.add(node));
+        }
     }
 
     /// The next verb of the list.
@@ -156,7 +170,11 @@ impl<'a> DirectList<'a> {
         if self.chained && self.chain.replace(node).is_some_and(|other| other != node) {
             return Err(Error::invalid(format!("a chain goes to one node, not also to {node}")));
         }
-        self.counters.verb((op, node, len as u32), self.named.add(node));
+        if self.to != Some(node) {
+            self.count();
+            self.to = Some(node);
+        }
+        self.verbs.count(op, len as u32);
         Ok(self.memory)
     }
 

@@ -350,12 +350,21 @@ impl Endpoint {
     ///
     /// # Errors
     /// `TimedOut` at the deadline of the operation.
+    #[inline]
     pub async fn buf(&self, len: u32) -> Result<Buf> {
+        let slab = self.0.core.slab();
+        if !slab.has_room(crate::slab::Slab::cost(len)) {
+            self.wait_for_buf(len).await?;
+        }
+        Ok(slab.alloc(len))
+    }
+
+    async fn wait_for_buf(&self, len: u32) -> Result<()> {
         while !self.0.core.slab().has_room(crate::slab::Slab::cost(len)) {
             self.check_deadline("a registered buffer", u64::from(len))?;
             self.sleep(2_000).await;
         }
-        Ok(self.0.core.slab().alloc(len))
+        Ok(())
     }
 
     /// A remote call: one round trip. The reply is written over `reply`.

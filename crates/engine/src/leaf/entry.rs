@@ -28,7 +28,7 @@ use crate::format::{
     Geometry, Mode, Place, Slot, SlotState, Stored, Ver, area, block, slot, u64_at,
 };
 use crate::journal::{Journaled, effect};
-use crate::leaf::{Blocks, HELP_AFTER, Leaves};
+use crate::leaf::{Blocks, HELP_AFTER, Images, Leaves};
 use crate::lock::Locked;
 use crate::{Client, HashedKey, KeyHash, KeyValue, Mark, Mutant};
 
@@ -278,12 +278,12 @@ impl Entries<'_> {
         let near = Some(place.leaf.node());
         let (modes, block) = match area::put_inline(key_area, key) {
             Some(k) if g.v >= 8 => {
-                let block = Blocks(self.0).take(&[], value, near).await?;
+                let block = Box::pin(Blocks(self.0).take(&[], value, near)).await?;
                 ((k, area::put_value_block(value_area, block.0)), Some(block))
             }
             // A long key, or a value area without room even for a pointer: both in one block.
             _ => {
-                let block = Blocks(self.0).take(key, value, near).await?;
+                let block = Box::pin(Blocks(self.0).take(key, value, near)).await?;
                 value_area.fill(0);
                 let k = if key.len() > g.k {
                     area::put_key_block(key_area, key, hash, block.0)
@@ -307,17 +307,17 @@ impl Entries<'_> {
         replaces: Option<u32>,
     ) -> Result<()> {
         let images = self.images(l, place, pair, replaces).await?;
-        self.write_images(l, place, pair, (replaces, images)).await
+        self.write_images(l, place, pair, (replaces, images)).await.map(|_| ())
     }
 
-    /// WRITEs an entry that was encoded.
+    /// WRITEs an entry that was encoded. Returns its buffer.
     pub(crate) async fn write_images(
         self,
         l: &Locked,
         place: Place,
         pair: KeyValue<'_>,
         (replaces, (block, shadow, entry)): (Option<u32>, EntryImages),
-    ) -> Result<()> {
+    ) -> Result<Buf> {
         let c = self.0;
         let is_live = l.table.fps()[place.slot] != 0;
         debug_assert!(c.op.holds(l.tag), "an entry of {} is written without its lock", place.leaf);
@@ -326,20 +326,21 @@ impl Entries<'_> {
         c.check_lease_untouched()?;
         Journaled(c).append(&[effect(pair.0, Some(pair.2))]).await?;
         c.ep.step(Step::Entry);
+        if block.is_none() && shadow.is_none() && c.node.has(Mutant::AcknowledgeEarly) {
+            let copy = Images(c).copy_of(&entry).await?;
+            c.ep.detach(write_verb(self.at(place), entry), None);
+            return Ok(copy);
+        }
         let shadow_at = place.leaf.plus(c.node.g.shadow_at(l.route.capacity) as u64);
         let shadow = shadow.map(|shadow| write_verb(shadow_at, shadow));
         let entry = write_verb(self.at(place), entry);
         let (block, shadow) = match (block, shadow) {
-            (None, None) if c.node.has(Mutant::AcknowledgeEarly) => {
-                c.ep.detach(entry, None);
-                return Ok(());
-            }
             (None, Some(shadow)) if c.node.has(Mutant::ShadowBehindEntry) => {
-                return c.ep.chain((entry, shadow)).await.map(|_| ());
+                return c.ep.chain((entry, shadow)).await.map(|(entry, _)| entry);
             }
             (Some((b, buf)), _) if c.node.has(Mutant::EntryBesideBlock) => {
                 c.ep.detach(write_verb(b.addr(), buf), None);
-                return c.ep.chain(entry).await.map(|_| ());
+                return c.ep.chain(entry).await;
             }
             (Some((b, buf)), shadow) if b.addr().node() != place.leaf.node() => {
                 c.ep.write(b.addr(), buf).await?;
@@ -348,10 +349,12 @@ impl Entries<'_> {
             (block, shadow) => (block.map(|(b, buf)| write_verb(b.addr(), buf)), shadow),
         };
         match (block, shadow) {
-            (None, None) => c.ep.chain(entry).await.map(|_| ()),
-            (None, Some(shadow)) => c.ep.chain((shadow, entry)).await.map(|_| ()),
-            (Some(block), None) => c.ep.chain((block, entry)).await.map(|_| ()),
-            (Some(block), Some(shadow)) => c.ep.chain((block, shadow, entry)).await.map(|_| ()),
+            (None, None) => c.ep.chain(entry).await,
+            (None, Some(shadow)) => c.ep.chain((shadow, entry)).await.map(|(_, entry)| entry),
+            (Some(block), None) => c.ep.chain((block, entry)).await.map(|(_, entry)| entry),
+            (Some(block), Some(shadow)) => {
+                c.ep.chain((block, shadow, entry)).await.map(|(.., entry)| entry)
+            }
         }
     }
 

@@ -26,7 +26,7 @@ use dmtree_fabric::{Backoff, Buf, Error, GlobalAddr, Result, Sampled, Step};
 use crate::change::Relocation;
 use crate::format::{BODY_AT, LockTag, Place, check_slots, table};
 use crate::leaf::{CellKind, Entries, HELP_AFTER, LeafCopy, Leaves, Probe};
-use crate::lock::{Confirmed, HeldLock, LONG_WAIT, Lockable, Locked, TableLocks};
+use crate::lock::{Confirmed, HeldLock, LONG_WAIT, Lockable, Locked, LockedLeaf, TableLocks};
 use crate::point::MAX_ENTRY;
 use crate::recovery::{LeafRecovery, diagnose_leaf, recover_lock};
 use crate::{Client, HashedKey, Mark, Mutant, Route, Unlock, is_away, reached};
@@ -276,7 +276,7 @@ impl Images<'_> {
         has_table: bool,
     ) -> Result<()> {
         let c = self.0;
-        let Locked { route, at, tag, mut table, fifo_guard, .. } = l;
+        let LockedLeaf { route, at, tag, mut table, fifo_guard, .. } = *l;
         let image = write_verb(image_at(at, route.capacity).plus(offset as u64), bytes);
         let body = match has_table {
             true => Some(TableLocks(c).body(&mut table, route.table).await?),

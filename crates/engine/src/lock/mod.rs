@@ -40,12 +40,12 @@ pub(crate) use word::{Change, LeafLockWords, WordLocks};
 
 use std::ops::Range;
 
-use dmtree_fabric::{Backoff, GlobalAddr, Result};
+use dmtree_fabric::{Backoff, GlobalAddr, Result, Sampled};
 use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_parts::handover::LocalGuard;
 use dmtree_parts::held::RemoteLock;
 
-use crate::format::{LockTag, Table};
+use crate::format::{Geometry, LockTag, Table};
 use crate::inner::{InnerLocks, LockedInner};
 use crate::leaf::LeafCopy;
 use crate::recovery::diagnose_leaf;
@@ -95,16 +95,31 @@ pub(crate) const LONG_WAIT: u32 = 64;
 /// Pause of a waiter for which nothing changes soon, ns.
 const LONG_PAUSE_NS: u64 = 200_000;
 
-/// A slot, and its bytes.
-pub(crate) type NearSlot = (usize, Vec<u8>);
+/// A slot that was READ under the lock.
+pub(crate) struct NearSlot {
+    pub slot: usize,
+    read: Sampled,
+    /// Where the slot begins in what was READ.
+    at: usize,
+}
+
+impl NearSlot {
+    /// The slot of an entry, or what is READ of it.
+    pub fn entry<T>(&self, g: &Geometry, judge: impl FnOnce(&[u8]) -> T) -> T {
+        self.read.extract(|bytes| judge(&bytes[self.at..][..g.entry()]))
+    }
+}
+
+/// A locked leaf. Boxed: it moves through a dozen futures.
+pub(crate) type Locked = Box<LockedLeaf>;
 
 /// A locked leaf, with its table as it was under the lock.
-pub(crate) struct Locked {
+pub(crate) struct LockedLeaf {
     pub route: Route,
     /// The table's cell.
     pub at: GlobalAddr,
     pub tag: LockTag,
-    /// Boxed: a locked leaf moves through a dozen futures.
+    /// Boxed by itself: its memory is used again (`Client::spare_table`).
     pub table: Box<Table>,
     pub fifo_guard: LeafFifoGuard,
     /// Without tables: the leaf as READ under the lock.
@@ -113,21 +128,21 @@ pub(crate) struct Locked {
     pub near: Option<NearSlot>,
 }
 
-impl Locked {
+impl LockedLeaf {
     /// Whether the lock is a word of the leaf's memory node; otherwise it is in the leaf's table.
     pub fn is_word(&self) -> bool {
         matches!(self.fifo_guard, LeafFifoGuard::Word(_))
     }
 
-    /// A leaf that is locked by a tag in its table's cell.
-    pub fn by_table(
+    /// A leaf that is locked by a tag.
+    pub fn new(
         route: &Route,
         (at, tag): (GlobalAddr, LockTag),
         table: Box<Table>,
-        fifo_guard: FifoGuard,
-    ) -> Self {
-        let fifo_guard = LeafFifoGuard::Table(Some(fifo_guard));
-        Self { route: *route, at, tag, table, fifo_guard, image: None, near: None }
+        fifo_guard: LeafFifoGuard,
+    ) -> Locked {
+        let route = *route;
+        Box::new(Self { route, at, tag, table, fifo_guard, image: None, near: None })
     }
 }
 
@@ -159,7 +174,7 @@ impl LeafLocks<'_> {
             if let Some(locked) = TableLocks(self.0).lock(&route, near).await? {
                 return Ok(locked);
             }
-            Router(self.0).fresh_route(key).await?;
+            Box::pin(Router(self.0).fresh_route(key)).await?;
         }
         self.of_part(key, self.0.node.places.reach(hash)).await
     }
@@ -175,7 +190,7 @@ impl LeafLocks<'_> {
             if let Some(locked) = locked {
                 return Ok(locked);
             }
-            route = Router(self.0).other_route(key, &route, &mut backoff).await?;
+            route = Box::pin(Router(self.0).other_route(key, &route, &mut backoff)).await?;
         }
     }
 
@@ -226,7 +241,7 @@ impl LeafLocks<'_> {
 
     /// Unlocks, behind the WRITE of the table if there is one.
     pub(crate) async fn unlock_with_table(self, l: Locked) -> Result<()> {
-        let Locked { route, at, tag, table, fifo_guard, .. } = l;
+        let LockedLeaf { route, at, tag, table, fifo_guard, .. } = *l;
         match fifo_guard {
             LeafFifoGuard::Word(guard) => WordLocks(self.0).unlock(at, tag, guard).await,
             LeafFifoGuard::Table(guard) => {

@@ -30,7 +30,8 @@ use crate::format::{BODY_AT, LockTag, Table, View};
 use crate::leaf::image_at;
 use crate::lock::tag::closed;
 use crate::lock::{
-    BehindLock, Contenders, HeldLock, LOCK_PAUSE_NS, LeafLocks, Lockable, Locked, NearSlot,
+    BehindLock, Contenders, HeldLock, LOCK_PAUSE_NS, LeafFifoGuard, LeafLocks, Lockable, Locked,
+    LockedLeaf, NearSlot,
     TakenLock, TriedFor,
 };
 use crate::recovery::{LeafRecovery, recover_locks_while_waiting};
@@ -122,8 +123,10 @@ impl TableLocks<'_> {
                 Tried::Got(table, near) => {
                     c.hold(tag, Lockable::Leaf(*route));
                     Contenders(c).announce_taken(route, cell, &fifo_guard);
-                    let got = Locked::by_table(route, (cell, tag), table, fifo_guard);
-                    return Ok(Some(Locked { near, ..got }));
+                    let fifo_guard = LeafFifoGuard::Table(Some(fifo_guard));
+                    let mut locked = LockedLeaf::new(route, (cell, tag), table, fifo_guard);
+                    locked.near = near;
+                    return Ok(Some(locked));
                 }
                 Tried::Stale => {
                     Contenders(c).announce_taken(route, cell, &fifo_guard);
@@ -182,7 +185,8 @@ impl TableLocks<'_> {
         match self.try_cell((route, None, &fifo_guard), at, tag, false).await {
             Ok(Tried::Got(table, _)) => {
                 self.0.hold(tag, Lockable::Leaf(*route));
-                Ok(Some(Locked::by_table(route, (at, tag), table, fifo_guard)))
+                let fifo_guard = LeafFifoGuard::Table(Some(fifo_guard));
+                Ok(Some(LockedLeaf::new(route, (at, tag), table, fifo_guard)))
             }
             Ok(_) => Ok(None),
             Err(e) => {
@@ -218,11 +222,11 @@ impl TableLocks<'_> {
         let mut table = self.0.spare_table();
         let is_whole = body.extract(|b| table.load(route.table, route.capacity, b));
         if is_whole && (route.matches(&table) || self.0.node.has(Mutant::LockAnyTable)) {
-            let bytes = slot.map(|slot| match beside {
-                Some(bytes) => bytes.extract(<[u8]>::to_vec),
-                None => body.extract(|b| b[slot].to_vec()),
+            let near = near.zip(slot).map(|(slot, range)| match beside {
+                Some(read) => NearSlot { slot, read, at: 0 },
+                None => NearSlot { slot, read: body, at: range.start },
             });
-            return Ok(Tried::Got(table, near.zip(bytes)));
+            return Ok(Tried::Got(table, near));
         }
         self.0.keep_table(table);
         let other = match body.extract(|b| Table::view(route.table, route.capacity, b)) {

@@ -59,7 +59,9 @@ use dmtree_pool::Grant;
 use crate::format::{LockTag, Place, SlotState, Table, check_header, slot};
 use crate::hop::{Neighbourhoods, Places};
 use crate::leaf::{Blocks, Entries, EntryImages, LeafCopy};
-use crate::lock::{HeldLock, LOCK_PAUSE_NS, LeafFifoGuard, LeafLocks, Lockable, Locked, TakenLock};
+use crate::lock::{
+    HeldLock, LOCK_PAUSE_NS, LeafFifoGuard, LeafLocks, Lockable, Locked, LockedLeaf, TakenLock,
+};
 use crate::recovery::{WordRecovery, recover_locks_while_waiting};
 use crate::{Client, DmNode, Mark, Mutant, Route, Unlock, fence_tag};
 
@@ -305,7 +307,7 @@ impl<'c> WordLocks<'c> {
         };
         let table = Table::new(route.leaf, crate::format::Ver { generation: 0, range: 0 }, 0, 0);
         let table = Box::new(table);
-        let l = Locked { route: *route, at, tag, table, fifo_guard, image: None, near: None };
+        let l = LockedLeaf::new(route, (at, tag), table, fifo_guard);
         let (mut l, opened) = self.0.under(l, opened).await?;
         let Some((image, table)) = opened else {
             Mark::LockStale.hit();
@@ -465,7 +467,7 @@ impl<'c> WordLocks<'c> {
     /// WRITEs a change of one entry and releases the lock behind it, in one chain.
     pub(crate) async fn unlock_with(self, l: Locked, place: Place, change: Change) -> Result<()> {
         let c = self.0;
-        let Locked { route, at, tag, fifo_guard, .. } = l;
+        let LockedLeaf { route, at, tag, fifo_guard, .. } = *l;
         let LeafFifoGuard::Word(fifo_guard) = fifo_guard else { unreachable!("locked by a word") };
         let mut list = self.change_list(&route, place, change).await?;
         c.ep.step(Step::Entry);

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dmtree_fabric::sync::locked;
-use dmtree_fabric::{Error, ErrorKind, GlobalAddr, NodeId, Result, Step};
+use dmtree_fabric::{Buf, Error, ErrorKind, GlobalAddr, NodeId, Result, Step};
 use dmtree_pool::ArenaKey;
 
 use super::record::{HEAD_BYTES, RingHead};
@@ -44,14 +44,15 @@ const KIND_HEAD: u8 = 4;
 pub(crate) struct Appends<'c>(pub &'c Client);
 
 impl Appends<'_> {
-    /// Makes an entry durable that fills a slot of a locked leaf, or replaces one there.
+    /// Makes an entry durable that fills a slot of a locked leaf, or replaces one there. Returns its
+    /// buffer.
     pub(crate) async fn entry(
         self,
         l: &Locked,
         place: Place,
         (key, _, value): KeyValue<'_>,
         (replaces, (block, _, entry)): (Option<u32>, EntryImages),
-    ) -> Result<()> {
+    ) -> Result<Buf> {
         let c = self.0;
         debug_assert!(c.op.holds(l.tag), "a record of {} is written without its lock", place.leaf);
         c.check_lease_untouched()?;
@@ -60,7 +61,8 @@ impl Appends<'_> {
             c.ep.step(Step::Entry);
             c.ep.write(block.addr(), buf).await?;
         }
-        self.slot(l, (place, &entry), replaces).await
+        self.slot(l, (place, &entry), replaces).await?;
+        Ok(entry)
     }
 
     /// Makes it durable that a slot of a locked leaf is free.
@@ -85,7 +87,7 @@ impl Appends<'_> {
         let is_free =
             slot::unchecked(&self.0.node.g, bytes).is_some_and(|s| s.state == SlotState::Free);
         let len = if is_free { 8 } else { bytes.len() };
-        Cut(self.0).through(l, (place, &bytes[..len]), replaces).await
+        Box::pin(Cut(self.0).through(l, (place, &bytes[..len]), replaces)).await
     }
 
     /// False: the ring has no place for the record.
@@ -93,20 +95,17 @@ impl Appends<'_> {
         let (c, Some(log)) = (self.0, &self.0.node.log) else { return Ok(false) };
         let name = (place.leaf.node(), c.tags.client() % log.groups);
         let group = log.ring(name);
-        if group.is_to_open(c.ep.now()) {
-            let turn = group.turn.lock(&c.ep, 0).await?;
-            if group.is_to_open(c.ep.now()) {
-                let opened = self.open(log, name).await?;
-                *locked(&group.state) = opened;
-            }
-            drop(turn);
-        }
         let count = l.table.writes.wrapping_add(1);
         let blindly = c.node.has(Mutant::LogCutEarly);
-        let appended = group.with(|ring| {
+        let append = |ring: &mut Ring| {
             let until = ring.append((&l.route, place.slot), count, bytes, blindly);
             (until, ring.is_cut_due())
-        });
+        };
+        let mut appended = group.with(append);
+        if appended.is_none() {
+            Box::pin(self.open_in_turn(log, name, &group)).await?;
+            appended = group.with(append);
+        }
         let Some((until, is_due)) = appended else { return Ok(false) };
         if is_due {
             log.is_cut_due.store(true, Ordering::Relaxed);
@@ -119,30 +118,53 @@ impl Appends<'_> {
         Ok(true)
     }
 
-    /// Waits until the ring is durable up to a record.
-    async fn settle(self, group: &Arc<LogGroup>, until: u64) -> Result<()> {
-        let is_there = || group.with(|ring| ring.is_durable(until)).unwrap_or(true);
-        let turn = group.turn.lock(&self.0.ep, 0).await?;
-        if is_there() {
-            Mark::LogShared.hit();
+    /// Opens a ring that is closed, unless it is to stay so for a while.
+    async fn open_in_turn(self, log: &WriteLog, name: RingName, group: &LogGroup) -> Result<()> {
+        let c = self.0;
+        if !group.is_to_open(c.ep.now()) {
             return Ok(());
         }
-        while !is_there() {
-            let Some(next) = group.with(|ring| ring.next_group()).flatten() else { break };
-            self.write(group, &next).await?;
+        let turn = group.turn.lock(&c.ep, 0).await?;
+        if group.is_to_open(c.ep.now()) {
+            let opened = self.open(log, name).await?;
+            *locked(&group.state) = opened;
         }
         drop(turn);
         Ok(())
     }
 
+    /// Waits until the ring is durable up to a record.
+    async fn settle(self, group: &Arc<LogGroup>, until: u64) -> Result<()> {
+        let turn = group.turn.lock(&self.0.ep, 0).await?;
+        let next_until = |ring: &mut Ring| match ring.is_durable(until) {
+            true => None,
+            false => ring.next_group(),
+        };
+        let mut next = group.with(next_until).flatten();
+        if next.is_none() {
+            Mark::LogShared.hit();
+        }
+        while let Some(first) = next {
+            self.write(group, &first).await?;
+            let rest = |ring: &mut Ring| {
+                ring.written(&first);
+                next_until(ring)
+            };
+            next = group.with(rest).flatten();
+        }
+        drop(turn);
+        Ok(())
+    }
+
+    /// WRITEs what waits. The client has the turn.
     async fn write(self, group: &Arc<LogGroup>, next: &Group) -> Result<()> {
+        let mut buf = self.0.ep.buf(next.len as u32).await?;
+        group.with(|ring| buf.copy_from_slice(ring.bytes_of(next)));
         let mut dropped = Dropped { c: Some(self.0), group, segment: next.segment };
         self.0.ep.step(Step::Entry);
-        let written = self.0.ep.write_bytes(next.at, &next.bytes).await;
+        let written = self.0.ep.write(next.at, buf).await;
         dropped.c = None;
-        written?;
-        group.with(|ring| ring.written(next));
-        Ok(())
+        written.map(|_| ())
     }
 
     /// Finds the ring that a former incarnation of this node has left, or makes one.

@@ -52,6 +52,7 @@ impl<'e> Record<'e> {
     /// Appends the bytes of the record.
     pub fn put(&self, ring: GlobalAddr, out: &mut Vec<u8>) {
         let at = out.len();
+        out.reserve(RECORD_HEAD + self.entry.len());
         out.resize(at + RECORD_HEAD, 0);
         out.extend_from_slice(self.entry);
         let bytes = &mut out[at..];

@@ -59,12 +59,12 @@ struct Stretch {
     bytes: Vec<u8>,
 }
 
-/// Bytes that their holder is to WRITE.
-#[derive(Debug)]
+/// Records that their holder is to WRITE: the first bytes of the queue.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
     pub segment: usize,
     pub at: GlobalAddr,
-    pub bytes: Vec<u8>,
+    pub len: usize,
 }
 
 /// A leaf that records of the ring name.
@@ -103,6 +103,8 @@ pub(super) struct Ring {
     second_had: usize,
     lap: u32,
     queue: VecDeque<Stretch>,
+    /// Memory of a stretch, for the next one.
+    spare: Vec<u8>,
     appended: u64,
     durable: u64,
     leaves: BTreeMap<u64, Named>,
@@ -120,6 +122,7 @@ impl Ring {
             second_had: 0,
             lap: 1,
             queue: VecDeque::new(),
+            spare: Vec::new(),
             appended: 0,
             durable: 0,
             leaves: BTreeMap::new(),
@@ -205,7 +208,8 @@ impl Ring {
         }
         let (segment, at) = (self.current, self.filled);
         if self.queue.back().is_none_or(|last| last.segment != segment) {
-            self.queue.push_back(Stretch { segment, at, bytes: Vec::new() });
+            let bytes = std::mem::take(&mut self.spare);
+            self.queue.push_back(Stretch { segment, at, bytes });
         }
         let stretch = self.queue.back_mut()?;
         let Route { leaf, generation, .. } = *route;
@@ -233,18 +237,22 @@ impl Ring {
     pub fn next_group(&self) -> Option<Group> {
         let Stretch { segment, at, bytes } = self.queue.front()?;
         let at = self.at.plus(*segment as u64 * self.layout.segment + at);
-        Some(Group { segment: *segment, at, bytes: bytes.clone() })
+        Some(Group { segment: *segment, at, len: bytes.len() })
+    }
+
+    /// The bytes of a group.
+    pub fn bytes_of(&self, group: &Group) -> &[u8] {
+        self.queue.front().map_or(&[], |first| &first.bytes[..group.len])
     }
 
     /// The first bytes of the queue are durable.
     pub fn written(&mut self, group: &Group) {
-        let len = group.bytes.len();
-        self.durable += len as u64;
+        self.durable += group.len as u64;
         if let Some(first) = self.queue.front_mut() {
-            first.bytes.drain(..len);
-            first.at += len as u64;
+            first.bytes.drain(..group.len);
+            first.at += group.len as u64;
             if first.bytes.is_empty() {
-                self.queue.pop_front();
+                self.spare = self.queue.pop_front().map_or(Vec::new(), |first| first.bytes);
             }
         }
     }
@@ -343,7 +351,7 @@ mod tests {
         fn write(&mut self) {
             while let Some(group) = self.0.next_group() {
                 let at = (group.at.bits() - self.0.at.bits()) as usize;
-                self.1[at..at + group.bytes.len()].copy_from_slice(&group.bytes);
+                self.1[at..at + group.len].copy_from_slice(self.0.bytes_of(&group));
                 self.0.written(&group);
             }
         }
@@ -404,12 +412,14 @@ mod tests {
         let mut r = Both::new();
         r.append(1, 1).expect("room");
         let first = r.0.next_group().expect("one waits");
+        let bytes = r.0.bytes_of(&first).to_vec();
         r.append(2, 1).expect("room");
         let again = r.0.next_group().expect("both wait");
-        assert!(again.at == first.at && again.bytes.starts_with(&first.bytes));
+        assert!(again.at == first.at && r.0.bytes_of(&again).starts_with(&bytes));
+        assert_eq!(r.0.bytes_of(&first), bytes);
         r.0.written(&first);
         let rest = r.0.next_group().expect("the second");
-        assert_eq!(rest.at, first.at.plus(first.bytes.len() as u64));
+        assert_eq!(rest.at, first.at.plus(bytes.len() as u64));
     }
 
     proptest! {

@@ -27,7 +27,7 @@ use dmtree_parts::{Outcome, Write};
 use crate::format::{BODY_AT, LockTag, MAX_BODY, Place, Table, slot};
 use crate::journal::Journaled;
 use crate::leaf::{Entries, Looked};
-use crate::lock::{LeafFifoGuard, Lockable, Locked};
+use crate::lock::{LeafFifoGuard, Lockable, Locked, LockedLeaf};
 use crate::point::{Answer, Next, PointWrite, Start, candidates, verdict};
 use crate::router::{MAX_CANDIDATES, Router};
 use crate::{Chore, Client, DmNode, HashedKey, KeyHash, Mark, Route};
@@ -351,7 +351,7 @@ impl<'c> Direct<'c> {
                 self.0.hold(leaf.tag, Lockable::Leaf(leaf.route));
                 let (route, at, tag, table) = (leaf.route, leaf.at, leaf.tag, leaf.table);
                 let fifo_guard = LeafFifoGuard::Table(None);
-                let locked = Locked { route, at, tag, table, fifo_guard, image: None, near: None };
+                let locked = LockedLeaf::new(&route, (at, tag), table, fifo_guard);
                 let (scope, pin) = (op.go_on(), pin.lasting());
                 DirectWrite::Locked(Box::new(LockedWrite { scope, pin, locked, steps, looked }))
             }

@@ -268,10 +268,10 @@ impl<'c> Writes<'c> {
         old: &mut Vec<u8>,
     ) -> Result<Probe> {
         let place = Place { leaf: l.route.leaf, slot };
-        if let Some((near, bytes)) = &l.near
-            && *near == slot
+        if let Some(near) = &l.near
+            && near.slot == slot
         {
-            let looked = Entries(c).look(place, bytes, key, old);
+            let looked = near.entry(&c.node.g, |bytes| Entries(c).look(place, bytes, key, old));
             if let Some(probe) =
                 Entries(c).judge_looked((looked, l.route.generation), key.0, old).await?
             {
@@ -413,31 +413,26 @@ impl<'c> Writes<'c> {
     ) -> Result<()> {
         let c = self.0;
         let is_logged = c.node.log.is_some();
-        let images = async {
-            // What a log has needs no shadow.
-            let torn = replaces.filter(|_| !is_logged);
-            let images = Entries(c).images(&l, place, pair, torn).await?;
-            let copy = Images(c).copy_of(&images.2).await?;
-            Ok((images, copy))
-        };
-        let images = images.await;
-        let (l, (images, copy)) = c.under(l, images).await?;
+        // What a log has needs no shadow.
+        let torn = replaces.filter(|_| !is_logged);
+        let images = Entries(c).images(&l, place, pair, torn).await;
+        let (l, images) = c.under(l, images).await?;
         let offset = c.node.g.slot_at(place.slot);
         if c.node.has(Mutant::ImagedFirst) {
-            let early = Images(c).copy_of(&copy).await?;
+            let early = Images(c).copy_of(&images.2).await?;
             c.ep.write(image_at(l.at, l.route.capacity).plus(offset as u64), early).await?;
         }
         let written = match is_logged {
             false => Entries(c).write_images(&l, place, pair, (replaces, images)).await,
             true => Appends(c).entry(&l, place, pair, (replaces, images)).await,
         };
-        let (mut l, ()) = c.under(l, written).await?;
+        let (mut l, entry) = c.under(l, written).await?;
         if replaces.is_none() {
             l.table.set(place.slot, pair.1.fingerprint());
             Router(c).note_mirror(pair.0, &l.route, place.slot, pair.1.fingerprint());
         }
         // A record has the write count that the table is to have.
-        Images(c).unlock(l, (offset, copy), is_logged || replaces.is_none()).await
+        Images(c).unlock(l, (offset, entry), is_logged || replaces.is_none()).await
     }
 
     async fn delete(self, mut l: Locked, key: &[u8], p: Present) -> Result<Written> {

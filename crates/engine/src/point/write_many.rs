@@ -35,7 +35,10 @@ use dmtree_parts::{Outcome, Write, check_key};
 use crate::format::{BODY_AT, LockTag, Place, Table, View};
 use crate::journal::{Journaled, effect};
 use crate::leaf::{Entries, Probe};
-use crate::lock::{Contenders, HeldLock, LeafLocks, Lockable, Locked, STAMP_BYTES, TableLocks};
+use crate::lock::{
+    Contenders, HeldLock, LeafFifoGuard, LeafLocks, Lockable, Locked, LockedLeaf, STAMP_BYTES,
+    TableLocks,
+};
 use crate::point::{Direct, Writes};
 use crate::router::Router;
 use crate::{Client, KeyHash, Route, Unlock, reached};
@@ -340,8 +343,9 @@ impl<'c, 'w> Round<'c, 'w> {
             match bytes.extract(|b| Table::view(route.table, route.capacity, b)) {
                 View::Whole(table) if route.matches(&table) => {
                     c.hold(tag, Lockable::Leaf(route));
+                    let fifo_guard = LeafFifoGuard::Table(Some(fifo_guard));
                     let table = Box::new(table);
-                    locked.push((group, Locked::by_table(&route, (at, tag), table, fifo_guard)));
+                    locked.push((group, LockedLeaf::new(&route, (at, tag), table, fifo_guard)));
                 }
                 _ => {
                     TableLocks(c).free(&route, at, tag, None).await?;

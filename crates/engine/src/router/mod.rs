@@ -174,7 +174,7 @@ impl<'c> Router<'c> {
             return Ok(route_of(&node.record(i)));
         }
         self.0.node.lookups.count_miss();
-        let node = self.descend(key, 1).await?;
+        let node = Box::pin(self.descend(key, 1)).await?;
         Ok(route_in(&node, key))
     }
 
