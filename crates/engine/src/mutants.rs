@@ -195,6 +195,8 @@ dmtree_parts::mutants! {
     ImagedNoLease,
     /// An image stays open while keys of its leaf move to another one.
     ImagedNotClosed,
+    /// An insert behind the bound of an image leaves the bound as it was.
+    ImagedBoundKept,
     /// A write is shown before its record is durable.
     LogAckEarly,
     /// A repair takes the leaf without its records.

@@ -33,7 +33,8 @@ use dmtree_parts::Shape;
 use dmtree_pool::BlockPtr;
 
 use crate::format::{
-    Child, Geometry, Header, Place, SlotState, Stored, Table, inner, slot, u64_at, unchecked_header,
+    Child, Geometry, Header, Place, SlotState, Stored, Table, bound, inner, slot, u64_at,
+    unchecked_header, with_bound,
 };
 use crate::hop::replica;
 use crate::leaf::{Blocks, Images, LeafCopy, Leaves, NodeHeader, block_of};
@@ -47,15 +48,18 @@ fn broken(what: &str, at: GlobalAddr) -> Error {
     Error::corrupt(format!("{what} at {at}"))
 }
 
-/// Whether two copies of a leaf are the same: of free slots word0 counts alone.
+/// Whether an image is that of a leaf, but for its bound, and no slot behind the bound is in use: of
+/// free slots word0 counts alone.
 fn is_image(g: &Geometry, image: &LeafCopy, leaf: &LeafCopy) -> bool {
-    let header = 0..g.slot_at(0);
-    image.bytes[header.clone()] == leaf.bytes[header]
-        && (0..leaf.capacity).all(|i| {
+    let (header, capacity) = (8..g.slot_at(0), leaf.capacity);
+    let h0 = u64_at(&image.bytes, 0);
+    with_bound(h0, capacity, capacity) == u64_at(&leaf.bytes, 0)
+        && image.bytes[header.clone()] == leaf.bytes[header]
+        && (0..capacity).all(|i| {
             let (image, leaf) = (image.entry(g, i), leaf.entry(g, i));
             let is_free = slot::unchecked(g, leaf).is_some_and(|s| s.state == SlotState::Free);
             let len = if is_free { 8 } else { leaf.len() };
-            image[..len] == leaf[..len]
+            image[..len] == leaf[..len] && (is_free || i < bound(h0, capacity))
         })
 }
 

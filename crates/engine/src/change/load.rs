@@ -81,7 +81,7 @@ pub(crate) async fn format(c: &Client) -> Result<()> {
     let mut image = LeafImage::new(c, &s, (&NodeHeader::of_leaf(&g, &s), fence_tag(None))).await?;
     (0..s.capacity).for_each(|i| image.free(i));
     if s.route(0).is_imaged() {
-        let copy = Images(c).copy_of(&image.bytes[..g.leaf_image(s.capacity)]).await?;
+        let copy = Images(c).image_of(&image.bytes, s.capacity).await?;
         c.ep.write(image_at(s.table_at, s.capacity), copy).await?;
     }
     c.ep.write(s.grant.addr, image.bytes).await?;
@@ -381,7 +381,7 @@ impl<'c> Load<'c> {
         Blocks(c).write(&mut later).await?;
         let table_at = s.table_at.plus(BODY_AT as u64);
         if s.route(0).is_imaged() {
-            let copy = Images(c).copy_of(&image.bytes[..c.node.g.leaf_image(s.capacity)]).await?;
+            let copy = Images(c).image_of(&image.bytes, s.capacity).await?;
             let copy = write_verb(image_at(s.table_at, s.capacity), copy);
             let leaf = (write_verb(addr, image.bytes), write_verb(table_at, body), copy);
             return c.ep.batch(leaf).await.map(|_| ());

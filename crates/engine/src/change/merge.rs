@@ -258,7 +258,7 @@ impl<'c> Merge<'c> {
         if !self.a.route.is_imaged() {
             return Ok(None);
         }
-        let mut shown = Images(c).copy_of(&image[..g.leaf_image(self.copy_a.capacity)]).await?;
+        let mut shown = Images(c).image_of(image, self.copy_a.capacity).await?;
         let next = self.copy_b.header(c).next.bits();
         shown[g.next_at()..][..8].copy_from_slice(&next.to_le_bytes());
         Ok(Some(shown))

@@ -35,7 +35,7 @@ use dmtree_fabric::{Buf, Error, NodeId, OpOutcome, Result, Stage, Step};
 use dmtree_parts::Outcome;
 use dmtree_parts::keys::common;
 
-use crate::format::{MAX_RANGE, Place, Stored, Table};
+use crate::format::{MAX_RANGE, Place, Stored, Table, set_bound};
 use crate::hop::Places;
 use crate::inner::{InnerNodes, Records};
 use crate::invariants::LeafState;
@@ -385,6 +385,7 @@ impl<'c> Split<'c> {
         if let Some((slot, entry)) = pending {
             shown[g.slot_at(*slot)..][..entry.len()].copy_from_slice(entry);
         }
+        set_bound(g, &mut shown, self.leaf.capacity);
         Ok(shown)
     }
 

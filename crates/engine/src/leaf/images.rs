@@ -1,7 +1,9 @@
 //! Images of leaves at the owners of their tables.
 //!
 //! An image lies behind the table in the same cell, and is the leaf byte for byte, header and
-//! slots. Its checksums name the leaf, so bytes of another leaf, or none, are refused as torn.
+//! slots, but for the *bound* in its first word: behind it no slot is in use, so a scan READs no
+//! further (I8). Its checksums name the leaf, so bytes of another leaf, or none, are refused as
+//! torn.
 //!
 //! *Readers* take what they answer from the image (I1), or READ the whole of it, and check the
 //! lease behind the READ (I6). What they find torn is being changed, or closed, or was never built:
@@ -20,11 +22,13 @@
 //! A crash leaves a lock, or a cell of a new owner; recovery writes image and table together from
 //! the leaf (`recovery/leaf.rs`).
 
-use dmtree_fabric::verb::{cas, write as write_verb};
+use dmtree_fabric::verb::{cas, write as write_verb, write_word};
 use dmtree_fabric::{Backoff, Buf, Error, GlobalAddr, Result, Sampled, Step};
 
 use crate::change::Relocation;
-use crate::format::{BODY_AT, LockTag, Place, check_slots, table};
+use crate::format::{
+    BODY_AT, LockTag, Place, bound, check_slots, put_u64, set_bound, table, u64_at, with_bound,
+};
 use crate::leaf::{CellKind, Entries, HELP_AFTER, LeafCopy, Leaves, Probe};
 use crate::lock::{Confirmed, HeldLock, LONG_WAIT, Lockable, Locked, LockedLeaf, TableLocks};
 use crate::point::MAX_ENTRY;
@@ -212,6 +216,22 @@ impl Images<'_> {
         Ok(is_there)
     }
 
+    /// A copy of a leaf, as its image: with its bound (I8).
+    pub(crate) async fn image_of(self, leaf: &[u8], capacity: usize) -> Result<Buf> {
+        let g = &self.0.node.g;
+        let mut image = self.copy_of(&leaf[..g.leaf_image(capacity)]).await?;
+        set_bound(g, &mut image, capacity);
+        Ok(image)
+    }
+
+    /// A copy of an image, as its leaf.
+    pub(crate) async fn leaf_of(self, image: &[u8], capacity: usize) -> Result<Buf> {
+        let mut leaf = self.copy_of(&image[..self.0.node.g.leaf_image(capacity)]).await?;
+        let h0 = with_bound(u64_at(&leaf, 0), capacity, capacity);
+        put_u64(&mut leaf, 0, h0);
+        Ok(leaf)
+    }
+
     /// A copy of bytes that go to both places.
     pub(crate) async fn copy_of(self, bytes: &[u8]) -> Result<Buf> {
         let mut copy = self.0.ep.buf(bytes.len() as u32).await?;
@@ -255,8 +275,8 @@ impl Images<'_> {
         if !l.route.is_imaged() {
             return Ok(());
         }
-        let len = self.0.node.g.leaf_image(leaf.capacity);
-        let image = self.copy_of(&leaf.bytes[..len]).await?;
+        // Without a bound: a slot that the lock's holder fills may be any.
+        let image = self.leaf_of(&leaf.bytes, leaf.capacity).await?;
         self.show(l, image).await
     }
 
@@ -267,17 +287,21 @@ impl Images<'_> {
         reached(self.0.ep.write(at, image).await.map(|_| ())).map(|_| ())
     }
 
-    /// Shows a write of some bytes of the leaf, and unlocks behind it, awaited: the write may be
-    /// acknowledged.
+    /// Shows a write of a slot, and unlocks behind it, awaited: the write may be acknowledged. A
+    /// slot behind the bound of the image raises it before (I8).
     pub(crate) async fn unlock(
         self,
         l: Locked,
-        (offset, bytes): (usize, Buf),
+        (slot, bytes): (usize, Buf),
         has_table: bool,
     ) -> Result<()> {
         let c = self.0;
-        let LockedLeaf { route, at, tag, mut table, fifo_guard, .. } = *l;
-        let image = write_verb(image_at(at, route.capacity).plus(offset as u64), bytes);
+        let LockedLeaf { route, at, tag, mut table, fifo_guard, image_word, .. } = *l;
+        let image_at = image_at(at, route.capacity);
+        let is_behind = slot >= bound(image_word, route.capacity);
+        let raised = (is_behind && !c.node.has(Mutant::ImagedBoundKept))
+            .then(|| write_word(image_at, with_bound(image_word, slot + 1, route.capacity)));
+        let image = write_verb(image_at.plus(c.node.g.slot_at(slot) as u64), bytes);
         let body = match has_table {
             true => Some(TableLocks(c).body(&mut table, route.table).await?),
             false => None,
@@ -287,14 +311,15 @@ impl Images<'_> {
         let free = cas(at, tag.0, 0);
         c.ep.step(Step::Table);
         if c.node.has(Mutant::ImagedAckEarly) {
-            c.ep.detach((image, body, free), None);
+            c.ep.detach((raised, image, body, free), None);
             c.op.let_go(tag);
             return Ok(());
         }
-        // Two lists: an update, which leaves its table as it is, does not carry an empty place.
-        let done = match body {
-            None => c.ep.chain((image, free)).await.map(|(_, was)| was),
-            Some(body) => c.ep.chain((image, body, free)).await.map(|(_, _, was)| was),
+        // Three lists: most writes do not carry empty places.
+        let done = match (raised, body) {
+            (None, None) => c.ep.chain((image, free)).await.map(|(_, was)| was),
+            (None, Some(body)) => c.ep.chain((image, body, free)).await.map(|(_, _, was)| was),
+            (raised, body) => c.ep.chain((raised, image, body, free)).await.map(|all| all.3),
         };
         match done {
             Ok(was) if was == tag.0 => {

@@ -137,8 +137,7 @@ impl LeafMemory<'_> {
     ) -> Result<()> {
         let (c, mut batch) = (self.0, VerbVec::new());
         if s.route(0).is_imaged() {
-            let len = c.node.g.leaf_image(s.capacity);
-            let copy = Images(c).copy_of(&image[..len]).await?;
+            let copy = Images(c).image_of(&image, s.capacity).await?;
             batch.write(image_at(s.table_at, s.capacity), copy);
         }
         if l.route.is_imaged() && !c.node.has(Mutant::ImagedNotClosed) {

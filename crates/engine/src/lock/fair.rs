@@ -64,8 +64,8 @@ pub(crate) struct BehindLock {
 }
 
 impl BehindLock {
-    /// The table's body of so many bytes in a cell, and perhaps a slot of the image, counted from
-    /// the body on.
+    /// The first `len` bytes of a cell from the table's body on, and perhaps a slot of the image,
+    /// counted from there, too.
     pub(crate) fn of(cell: GlobalAddr, len: usize, slot: Option<Range<usize>>) -> Self {
         let body = cell.plus(BODY_AT as u64);
         let (len, beside) = match slot {

@@ -126,6 +126,8 @@ pub(crate) struct LockedLeaf {
     pub image: Option<LeafCopy>,
     /// A slot of the leaf's image, as READ under the lock.
     pub near: Option<NearSlot>,
+    /// The first word of the leaf's image, with its bound; 0 without an image.
+    pub image_word: u64,
 }
 
 impl LockedLeaf {
@@ -142,7 +144,8 @@ impl LockedLeaf {
         fifo_guard: LeafFifoGuard,
     ) -> Locked {
         let route = *route;
-        Box::new(Self { route, at, tag, table, fifo_guard, image: None, near: None })
+        let (image, near, image_word) = (None, None, 0);
+        Box::new(Self { route, at, tag, table, fifo_guard, image, near, image_word })
     }
 }
 

@@ -31,8 +31,7 @@ use crate::leaf::image_at;
 use crate::lock::tag::closed;
 use crate::lock::{
     BehindLock, Contenders, HeldLock, LOCK_PAUSE_NS, LeafFifoGuard, LeafLocks, Lockable, Locked,
-    LockedLeaf, NearSlot,
-    TakenLock, TriedFor,
+    LockedLeaf, NearSlot, TakenLock, TriedFor,
 };
 use crate::recovery::{LeafRecovery, recover_locks_while_waiting};
 use crate::{Client, Mark, Mutant, Route, is_away, reached};
@@ -120,12 +119,12 @@ impl TableLocks<'_> {
             doubt = at.filter(|_| matches!(tried, Tried::InDoubt));
             let cell = at.unwrap_or(GlobalAddr::NULL);
             match tried {
-                Tried::Got(table, near) => {
+                Tried::Got(table, near, image_word) => {
                     c.hold(tag, Lockable::Leaf(*route));
                     Contenders(c).announce_taken(route, cell, &fifo_guard);
                     let fifo_guard = LeafFifoGuard::Table(Some(fifo_guard));
                     let mut locked = LockedLeaf::new(route, (cell, tag), table, fifo_guard);
-                    locked.near = near;
+                    (locked.near, locked.image_word) = (near, image_word);
                     return Ok(Some(locked));
                 }
                 Tried::Stale => {
@@ -183,10 +182,12 @@ impl TableLocks<'_> {
         let Some(at) = self.0.cell(route.table).await? else { return Ok(None) };
         let tag = self.0.tags.next();
         match self.try_cell((route, None, &fifo_guard), at, tag, false).await {
-            Ok(Tried::Got(table, _)) => {
+            Ok(Tried::Got(table, _, image_word)) => {
                 self.0.hold(tag, Lockable::Leaf(*route));
                 let fifo_guard = LeafFifoGuard::Table(Some(fifo_guard));
-                Ok(Some(LockedLeaf::new(route, (at, tag), table, fifo_guard)))
+                let mut locked = LockedLeaf::new(route, (at, tag), table, fifo_guard);
+                locked.image_word = image_word;
+                Ok(Some(locked))
             }
             Ok(_) => Ok(None),
             Err(e) => {
@@ -209,7 +210,10 @@ impl TableLocks<'_> {
         self.0.ep.step(Step::Lock);
         let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
         let slot = near.map(|slot| self.slot(route, slot));
-        let reads = BehindLock::of(at, Table::body_len(route.capacity), slot.clone());
+        let image = self.image(route);
+        // The first word of an image has its bound.
+        let len = if route.is_imaged() { image + 8 } else { Table::body_len(route.capacity) };
+        let reads = BehindLock::of(at, len, slot.clone());
         let tried = Contenders(self.0).try_for(route, lock, (at, reads), fifo_guard).await;
         let TriedFor { was, body, beside, said } = tried?;
         if was != 0 && !(doubt && was == tag.0) {
@@ -222,11 +226,12 @@ impl TableLocks<'_> {
         let mut table = self.0.spare_table();
         let is_whole = body.extract(|b| table.load(route.table, route.capacity, b));
         if is_whole && (route.matches(&table) || self.0.node.has(Mutant::LockAnyTable)) {
+            let image_word = if route.is_imaged() { body.word(image / 8) } else { 0 };
             let near = near.zip(slot).map(|(slot, range)| match beside {
                 Some(read) => NearSlot { slot, read, at: 0 },
                 None => NearSlot { slot, read: body, at: range.start },
             });
-            return Ok(Tried::Got(table, near));
+            return Ok(Tried::Got(table, near, image_word));
         }
         self.0.keep_table(table);
         let other = match body.extract(|b| Table::view(route.table, route.capacity, b)) {
@@ -240,10 +245,15 @@ impl TableLocks<'_> {
         Ok(other)
     }
 
-    /// Where a slot of the image is behind the beginning of the table's body.
+    /// Where the image is behind the beginning of the table's body.
+    fn image(self, route: &Route) -> usize {
+        image_at(GlobalAddr::NULL, route.capacity).offset() as usize - BODY_AT
+    }
+
+    /// The same for a slot of the image.
     fn slot(self, route: &Route, slot: usize) -> Range<usize> {
-        let (image, g) = (image_at(GlobalAddr::NULL, route.capacity).offset(), &self.0.node.g);
-        let first = image as usize + g.slot_at(slot) - BODY_AT;
+        let g = &self.0.node.g;
+        let first = self.image(route) + g.slot_at(slot);
         first..first + g.entry()
     }
 
@@ -377,7 +387,8 @@ pub(crate) fn is_memory(at: GlobalAddr) -> bool {
 
 /// Result of a try.
 enum Tried {
-    Got(Box<Table>, Option<NearSlot>),
+    /// With the table, the slot that was READ along, and the first word of the image.
+    Got(Box<Table>, Option<NearSlot>, u64),
     Stale,
     /// The lock is held by this tag; 0: the cell was never written since it was zeroed, its owner
     /// is new.

@@ -99,14 +99,14 @@ impl Cut<'_> {
         }
     }
 
-    async fn write(self, l: &Locked, leaf: &[u8], count: u32) -> Result<()> {
+    async fn write(self, l: &Locked, image: &[u8], count: u32) -> Result<()> {
         let (c, capacity) = (self.0, l.route.capacity);
         debug_assert!(c.op.holds(l.tag), "{} is written back without its lock", l.route.leaf);
         let Some((at, word)) = self.counted(&l.route, count) else { return Ok(()) };
         c.check_lease()?;
-        let image = Images(c).copy_of(&leaf[..c.node.g.leaf_image(capacity)]).await?;
+        let leaf = Images(c).leaf_of(image, capacity).await?;
         c.ep.step(Step::Structure);
-        c.ep.chain((write_verb(l.route.leaf, image), write_word(at, word))).await.map(|_| ())
+        c.ep.chain((write_verb(l.route.leaf, leaf), write_word(at, word))).await.map(|_| ())
     }
 
     /// A piece of maintenance.

@@ -417,10 +417,10 @@ impl<'c> Writes<'c> {
         let torn = replaces.filter(|_| !is_logged);
         let images = Entries(c).images(&l, place, pair, torn).await;
         let (l, images) = c.under(l, images).await?;
-        let offset = c.node.g.slot_at(place.slot);
         if c.node.has(Mutant::ImagedFirst) {
             let early = Images(c).copy_of(&images.2).await?;
-            c.ep.write(image_at(l.at, l.route.capacity).plus(offset as u64), early).await?;
+            let slot = c.node.g.slot_at(place.slot) as u64;
+            c.ep.write(image_at(l.at, l.route.capacity).plus(slot), early).await?;
         }
         let written = match is_logged {
             false => Entries(c).write_images(&l, place, pair, (replaces, images)).await,
@@ -432,7 +432,7 @@ impl<'c> Writes<'c> {
             Router(c).note_mirror(pair.0, &l.route, place.slot, pair.1.fingerprint());
         }
         // A record has the write count that the table is to have.
-        Images(c).unlock(l, (offset, entry), is_logged || replaces.is_none()).await
+        Images(c).unlock(l, (place.slot, entry), is_logged || replaces.is_none()).await
     }
 
     async fn delete(self, mut l: Locked, key: &[u8], p: Present) -> Result<Written> {
@@ -459,7 +459,7 @@ impl<'c> Writes<'c> {
             Router(c).note_mirror(key, &l.route, p.slot, 0);
             if l.route.is_imaged() {
                 let word = Images(c).copy_of(&free.to_le_bytes()).await?;
-                Images(c).unlock(l, (c.node.g.slot_at(p.slot), word), true).await?;
+                Images(c).unlock(l, (p.slot, word), true).await?;
             } else {
                 LeafLocks(c).unlock_with_table(l).await?;
             }

@@ -228,7 +228,7 @@ impl<'c> DamagedLeaf<'c> {
         }
         let shown = match route.is_imaged() {
             false => None,
-            true => Some(Images(c).copy_of(&leaf.image[..g.leaf_image(route.capacity)]).await?),
+            true => Some(Images(c).image_of(&leaf.image, route.capacity).await?),
         };
         let mut table = Table::new(route.leaf, ver, fence_tag(high.as_deref()), route.capacity);
         table.writes = counted.map_or(0, |of| of.count);

@@ -13,7 +13,7 @@ use dmtree_parts::keys::{common, head};
 use dmtree_parts::{Page, ScanRequest};
 use dmtree_pool::BlockPtr;
 
-use crate::format::{Geometry, Header, SlotState, Stored, Whole, check_words, slot};
+use crate::format::{Geometry, Header, SlotState, Stored, Whole, bound, check_words, slot, u64_at};
 use crate::leaf::{Pair, pair_of};
 
 /// What one pass over an image finds.
@@ -197,6 +197,11 @@ impl ScanLeaf {
             Fence::Inline(at) => &self.image[at.clone()],
             Fence::Block(key) => key,
         }
+    }
+
+    /// How many of its slots may be in use, if it is the image of a leaf of `capacity`.
+    pub fn bound(&self, capacity: usize) -> usize {
+        bound(u64_at(&self.image, 0), capacity)
     }
 
     /// Right sibling.

@@ -9,7 +9,9 @@ use dmtree_fabric::{GlobalAddr, OpKind, Result, Sampled, Stage, Step, Verified};
 use dmtree_parts::ScanRequest;
 use dmtree_parts::cache::CachedNode;
 
-use crate::format::{BODY_AT, MAX_BODY, Table, Ver, View, check_header, unchecked_header};
+use crate::format::{
+    BODY_AT, MAX_BODY, Table, Ver, View, bound, check_header, u64_at, unchecked_header, with_bound,
+};
 use crate::hop::Places;
 use crate::leaf::{Blocks, Images, LeafCopy, Leaves, block_pair, image_at};
 use crate::point::Direct;
@@ -58,6 +60,15 @@ impl Wanted {
     fn whole(route: Route) -> Self {
         Self { slots: route.capacity, route, ver: None }
     }
+
+    /// Of an imaged leaf those slots that may be in use, as far as its record knows: the image says
+    /// whether it is so.
+    fn of(node: &CachedNode, i: usize) -> Self {
+        let whole = Self::whole(route_of(&node.record(i)));
+        let Some(used) = node.reach(i).filter(|_| whole.route.is_imaged()) else { return whole };
+        let h0 = with_bound(0, used.min(whole.slots), whole.slots);
+        Self { slots: bound(h0, whole.slots), ..whole }
+    }
 }
 
 impl<'n> LeafGroup<'n> {
@@ -78,10 +89,17 @@ impl<'n> LeafGroup<'n> {
             let live = node.mirror_live(i).unwrap_or(full * 2 / 3);
             // Of the first leaf, half lies behind the cursor on average.
             expected += if i == first { live as usize / 2 } else { live as usize };
-            let route = route_of(&node.record(i));
-            leaves.push(Wanted::whole(route));
+            leaves.push(Wanted::of(node, i));
         }
         Self { node: Some(node), first, leaves }
+    }
+
+    /// Leaf number `i` was READ: how many slots of an image the next scan needs.
+    fn learn(&self, i: usize, leaf: &ScanLeaf) {
+        let Wanted { route, .. } = self.leaves[i];
+        if let Some(node) = self.node.filter(|_| route.is_imaged()) {
+            node.note_reach(self.first + i, leaf.bound(route.capacity));
+        }
     }
 
     /// How many leaves.
@@ -107,17 +125,19 @@ impl LeafReader<'_> {
             Images(self.0).vouch()?;
         }
         let mut leaves = Vec::with_capacity(images.len());
-        for (wanted, bytes) in group.leaves.iter().zip(images) {
+        for (i, (wanted, bytes)) in group.leaves.iter().zip(images).enumerate() {
             let judged = bytes.ok_or(Refused::Torn).and_then(|bytes| self.judge(wanted, bytes));
             let seen = match judged {
                 Ok((found, image)) if found.is_alone => {
-                    leaves.push(Some(self.accept(image, found)));
+                    let leaf = self.accept(image, found);
+                    group.learn(i, &leaf);
+                    leaves.push(Some(leaf));
                     continue;
                 }
                 Ok((found, image)) => self.complete(image, found).await?,
                 Err(refused) => Err(refused),
             };
-            leaves.push(match seen {
+            let leaf = match seen {
                 Ok(leaf) => Some(leaf),
                 Err(Refused::Stale) => None,
                 Err(Refused::Torn) => {
@@ -125,7 +145,9 @@ impl LeafReader<'_> {
                     self.0.op.retried.set(true);
                     self.read_one(&wanted.route).await?
                 }
-            });
+            };
+            leaf.iter().for_each(|leaf| group.learn(i, leaf));
+            leaves.push(leaf);
         }
         Ok(leaves)
     }
@@ -164,11 +186,11 @@ impl LeafReader<'_> {
         let mut asked = vec![None; group.leaves.len()];
         for (asked, wanted) in asked.iter_mut().zip(&mut group.leaves) {
             let route = wanted.route;
-            *wanted = Wanted::whole(route);
             if route.is_imaged() {
-                // Its image is READ whole, and proves itself.
+                // Its image proves itself, and says how much of it is needed.
                 continue;
             }
+            *wanted = Wanted::whole(route);
             // An owner that is dead or cut off is not asked: its leaf is read whole.
             match self.0.node.pool.resolve(&self.0.ep, route.table).await {
                 Ok(at) => {
@@ -307,6 +329,11 @@ impl LeafReader<'_> {
                 || !h.forward.is_null()
             {
                 return Err(Refused::Stale);
+            }
+            // Of an image its first word vouches for the rest, whenever it was READ: a slot behind
+            // it was free then.
+            if route.is_imaged() && bound(u64_at(b, 0), route.capacity) > slots {
+                return Err(Refused::Torn);
             }
             // A part counts only for the version that the table confirms.
             let any = self.0.node.has(Mutant::ScanOtherVersion);

@@ -240,6 +240,46 @@ fn images_at_owners() {
     assert_eq!((t.counts.mn.verbs(), t.counts.mn.write), (1_000, 1_000), "{t:?}");
 }
 
+/// A scan READs an image up to its bound. A node that does not know that another one has raised it
+/// READs the whole image, once.
+#[test]
+fn scans_read_images_up_to_their_bounds() {
+    let o = Options { images: 0.5, ..Options::default() };
+    let (cluster, mut c) = warm(&o);
+    let mut other = cluster.client(1).expect("attach");
+    let mut scan = |c: &mut Client, n: u64| {
+        let (mut page, mut pairs) = (Page::new(), Vec::new());
+        let (mut from, end) = (key(n), [0xff; 24]);
+        while pairs.len() < 2_000 && from[..] < end[..] {
+            c.scan(&above(&from, 100), &mut page).expect("scan");
+            pairs.extend(page.iter().map(|(k, _)| k.to_vec()));
+            let Some(last) = pairs.last() else { break };
+            from = [&last[..], &[0]].concat();
+        }
+        let t = c.take_counts().total(&[OpKind::Scan]);
+        (pairs, t.counts.cn.read, t.counts.cn.bytes_read)
+    };
+    let (pairs, reads, bytes) = scan(&mut c, 0);
+    // 32 slots take 1360 bytes; leaves are filled to 0.7.
+    assert!(bytes < reads * 1_200, "{bytes} bytes in {reads} READs");
+    scan(&mut other, 0);
+    let (first, last) = (pairs.first().expect("pairs"), pairs.last().expect("pairs"));
+    let new: Vec<_> =
+        (N..4 * N).map(key).filter(|key| first < key && key < last).take(700).collect();
+    new.iter().for_each(|key| _ = c.write(key, Write::Insert(b"12345678")).expect("insert"));
+    let (now, more, _) = scan(&mut other, 0);
+    let wanted = |pairs: &[Vec<u8>]| {
+        let mut all = [pairs, &new[..]].concat();
+        all.sort();
+        all
+    };
+    let all = wanted(&pairs);
+    let there = all.iter().filter(|key| *key <= now.last().expect("pairs"));
+    assert!(now.iter().eq(there), "every pair, in order");
+    let (again, once, _) = scan(&mut other, 0);
+    assert!(again == now && once < more, "{once} READs behind {more}");
+}
+
 /// A write to an imaged leaf that a log takes costs the memory node one WRITE of its record, alone;
 /// a write that finds the log full costs a READ at the owner and two WRITEs.
 #[test]

@@ -49,6 +49,10 @@ struct Line([AtomicU64; 8]);
 
 /// The bit of word 3 that says whether the mirror is filled.
 const FILLED: u64 = 1 << 32;
+/// Where word 3 says how many slots of the child a scan has found to be in reach; 0: not yet.
+const REACH_AT: u32 = 33;
+/// Most slots of a child.
+const MOST_REACH: u64 = 0xff;
 /// Where word 3 counts the uses of the child.
 const USES_AT: u32 = 48;
 /// The most that it counts.
@@ -112,6 +116,10 @@ impl Line {
     #[inline]
     fn is_filled(&self) -> bool {
         self.0[3].load(Relaxed) & FILLED != 0
+    }
+
+    fn reach(&self) -> usize {
+        (self.0[3].load(Relaxed) >> REACH_AT & MOST_REACH) as usize
     }
 
     fn uses(&self) -> u64 {
@@ -417,6 +425,33 @@ impl CachedNode {
     pub fn mirror_live(&self, i: usize) -> Option<u32> {
         let (record, free) = self.record_with_slots(i, 0);
         Some(u32::from(record.capacity) - free?.len() as u32)
+    }
+
+    /// How many of the first slots of child `i` a scan needs: as a scan has found it last, or as the
+    /// mirror says; a hint. `None` without either.
+    pub fn reach(&self, i: usize) -> Option<usize> {
+        let (line, _) = self.lines_of(i)?;
+        if line.reach() > 0 {
+            return Some(line.reach());
+        }
+        let (record, free) = self.record_with_slots(i, 0);
+        let capacity = usize::from(record.capacity);
+        let free = free?;
+        (0..=capacity)
+            .rev()
+            .find(|used| *used == 0 || free.from(*used - 1).next() != Some(*used - 1))
+    }
+
+    /// A scan has found that it needs so many slots of child `i`.
+    pub fn note_reach(&self, i: usize, slots: usize) {
+        let slots = (slots as u64).min(MOST_REACH);
+        if let Some((line, _)) = self.lines_of(i)
+            && line.reach() as u64 != slots
+        {
+            let _ = line.0[3].fetch_update(Relaxed, Relaxed, |word| {
+                Some(word & !(MOST_REACH << REACH_AT) | slots << REACH_AT)
+            });
+        }
     }
 
     /// Uses of child `i` that were counted, where the node has mirrors; none else.

@@ -2,7 +2,7 @@
 //!
 //! | offset (K inline key bytes) | field |
 //! |---|---|
-//! | 0 | h0: modes 4 bits, tombstone 1, spare 3, version 24, CRC-32C with address, id, lo, hi |
+//! | 0 | h0: modes 4 bits, tombstone 1, bound 3 (outside the CRC), version 24, CRC-32C with address, id, lo, hi |
 //! | 8 | id: table id 48 (leaves), slots 8, level 8 (0: leaf) |
 //! | 16 | lo, inclusive, constant in a generation |
 //! | 16 + K | hi, exclusive |
@@ -45,7 +45,36 @@ pub struct Header<'a> {
 /// reused it may be gone before the rest is.
 const TOMBSTONE: u32 = 1 << 4;
 
+/// h0 of an image at the owner of its table: of so many eighths of the slots, the last ones, none
+/// is in use. No part of what the checksum covers: a writer that has not READ the fences sets it. 0
+/// in a leaf.
+const FREE_EIGHTHS: u32 = 7 << 5;
+
+/// The first slot of an image behind which none is in use, by its h0.
+#[inline]
+pub fn bound(h0: u64, slots: usize) -> usize {
+    slots - slots / 8 * ((h0 as u32 & FREE_EIGHTHS) >> 5) as usize
+}
+
+/// An h0 with a bound: the first `used` slots may be in use. All of them: the h0 of a leaf.
+pub fn with_bound(h0: u64, used: usize, slots: usize) -> u64 {
+    let eighths = ((slots - used) / (slots / 8).max(1)).min(7);
+    let free = if slots < 8 { 0 } else { eighths as u64 };
+    h0 & !u64::from(FREE_EIGHTHS) | free << 5
+}
+
+/// Sets the bound of an image behind its last slot that is in use.
+pub fn set_bound(g: &Geometry, image: &mut [u8], slots: usize) {
+    let is_free = |i: &usize| {
+        let slot = slot::unchecked(g, &image[g.slot_at(*i)..g.slot_at(*i + 1)]);
+        slot.is_some_and(|slot| slot.state == SlotState::Free)
+    };
+    let free = (0..slots).rev().take_while(is_free).count();
+    put_u64(image, 0, with_bound(u64_at(image, 0), slots - free, slots));
+}
+
 fn crc(g: &Geometry, addr: GlobalAddr, bytes: &[u8], low: u32) -> u32 {
+    let low = low & !FREE_EIGHTHS;
     crc32c([addr.bits(), u64::from(low) | 0xa5a5_a5a5 << 32], &bytes[8..g.next_at()])
 }
 
@@ -266,6 +295,25 @@ mod tests {
         put_free(&g, leaf, &mut image, 9, ver.bumped());
         assert!(check_leaf(&g, leaf, &image, 32, |_, _| ()).is_none(), "digest 8.1 #4");
         assert!(check_leaf(&g, leaf, &image, 9, |_, _| ()).is_some());
+        for (free_from, behind) in [(0, 4), (4, 4), (5, 8), (29, 32), (32, 32)] {
+            let state = |i| if i < free_from { SlotState::Live } else { SlotState::Free };
+            for i in 0..32 {
+                let area = vec![0; g.k + g.v];
+                let full = Slot {
+                    state: SlotState::Live,
+                    ver,
+                    key_mode: Mode::Full,
+                    value_mode: Mode::Full,
+                    key: &area[..g.k],
+                    value: &area[g.k..],
+                };
+                put_slot(&g, leaf, &mut image, i, &full, state(i), ver);
+            }
+            set_bound(&g, &mut image, 32);
+            assert_eq!(bound(u64_at(&image, 0), 32), behind, "free from {free_from}");
+            assert!(check_leaf(&g, leaf, &image, 32, |_, _| ()).is_some(), "the checksum holds");
+        }
+        assert_eq!([0, 3, 7].map(|used| bound(with_bound(7 << 5, used, 7), 7)), [7; 3]);
         assert!(check_header(&g, leaf.plus(64), &image).is_none(), "another place's bytes");
     }
 }
