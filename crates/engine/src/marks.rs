@@ -134,6 +134,7 @@ dmtree_fabric::marks! {
         RecoverLoad => "recovery: a bulk load that did not commit is forgotten",
         ScanStale => "scan: restarts at a leaf that has changed",
         ScanTorn => "scan: a torn leaf is read again",
+        ScanBehindBound => "scan: an image is in use behind the part that was read",
         ScanOddTable => "scan: a leaf is locked or its table is odd",
         ScanWalk => "scan: a leaf without a record is found by walking",
         ScanDownAgain => "scan downwards: restarts",

@@ -48,8 +48,8 @@ fn broken(what: &str, at: GlobalAddr) -> Error {
     Error::corrupt(format!("{what} at {at}"))
 }
 
-/// Whether an image is that of a leaf, but for its bound, and no slot behind the bound is in use: of
-/// free slots word0 counts alone.
+/// Whether an image is that of a leaf, but for its bound, and no slot behind the bound is in use.
+/// Of free slots word0 counts alone.
 fn is_image(g: &Geometry, image: &LeafCopy, leaf: &LeafCopy) -> bool {
     let (header, capacity) = (8..g.slot_at(0), leaf.capacity);
     let h0 = u64_at(&image.bytes, 0);

@@ -65,6 +65,12 @@ impl Slots {
         self.0 == 0
     }
 
+    /// One more than the last of the first `slots` slots that is not among them.
+    pub fn end_of_others(&self, slots: usize) -> usize {
+        let others = !self.0 & u128::MAX.checked_shr(128 - slots as u32).unwrap_or(0);
+        (u128::BITS - others.leading_zeros()) as usize
+    }
+
     /// Those from this slot on: none behind the last one.
     #[inline]
     #[must_use]
@@ -116,7 +122,10 @@ mod tests {
         #[test]
         fn every_slot_is_found(fps in proptest::collection::vec(0u8..4, 0..=128), fp in 0u8..4) {
             let wanted: Vec<_> = (0..fps.len()).filter(|i| fps[*i] == fp).collect();
-            proptest::prop_assert_eq!(Slots::with(&fps, fp).collect::<Vec<_>>(), wanted);
+            let slots = Slots::with(&fps, fp);
+            let end = fps.iter().rposition(|other| *other != fp).map_or(0, |last| last + 1);
+            proptest::prop_assert_eq!(slots.end_of_others(fps.len()), end);
+            proptest::prop_assert_eq!(slots.collect::<Vec<_>>(), wanted);
         }
     }
 }

@@ -44,8 +44,8 @@ const KIND_HEAD: u8 = 4;
 pub(crate) struct Appends<'c>(pub &'c Client);
 
 impl Appends<'_> {
-    /// Makes an entry durable that fills a slot of a locked leaf, or replaces one there. Returns its
-    /// buffer.
+    /// Makes an entry durable that fills a slot of a locked leaf, or replaces one there. Returns
+    /// its buffer.
     pub(crate) async fn entry(
         self,
         l: &Locked,

@@ -333,6 +333,7 @@ impl LeafReader<'_> {
             // Of an image its first word vouches for the rest, whenever it was READ: a slot behind
             // it was free then.
             if route.is_imaged() && bound(u64_at(b, 0), route.capacity) > slots {
+                Mark::ScanBehindBound.hit();
                 return Err(Refused::Torn);
             }
             // A part counts only for the version that the table confirms.

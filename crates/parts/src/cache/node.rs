@@ -427,19 +427,15 @@ impl CachedNode {
         Some(u32::from(record.capacity) - free?.len() as u32)
     }
 
-    /// How many of the first slots of child `i` a scan needs: as a scan has found it last, or as the
-    /// mirror says; a hint. `None` without either.
+    /// How many of the first slots of child `i` a scan needs, as a scan has found it last, or as
+    /// the mirror says: a hint. `None` without either.
     pub fn reach(&self, i: usize) -> Option<usize> {
         let (line, _) = self.lines_of(i)?;
         if line.reach() > 0 {
             return Some(line.reach());
         }
         let (record, free) = self.record_with_slots(i, 0);
-        let capacity = usize::from(record.capacity);
-        let free = free?;
-        (0..=capacity)
-            .rev()
-            .find(|used| *used == 0 || free.from(*used - 1).next() != Some(*used - 1))
+        Some(free?.end_of_others(usize::from(record.capacity)))
     }
 
     /// A scan has found that it needs so many slots of child `i`.

@@ -188,6 +188,7 @@ fn mirrors_of_large_leaves() {
             let slots = |fp| node.record_with_slots(i, fp).1.map(Iterator::collect::<Vec<_>>);
             assert_eq!((slots(5), slots(0)), (Some(vec![c - 1]), Some(vec![c / 2])));
             assert_eq!(node.mirror_live(i), Some(c as u32 - 1));
+            assert_eq!(node.reach(i), Some(usize::from(c)), "as the mirror has it");
         }
     }
     assert!(new.records().eq(records()));
@@ -211,6 +212,11 @@ fn uses_are_counted_and_halved() {
     assert!(new.record_with_slots(1, 3).1.is_none() && new.records().take(2).eq(old.records()));
     let plain = NodeCache::new(1 << 20, None);
     assert_eq!(put(&plain, 0, 100, &[0, 50]).add_uses(0, 1), 0, "no mirrors");
+    assert_eq!(old.reach(1), None, "neither a mirror nor a scan");
+    for slots in [24, 16, 32] {
+        old.note_reach(1, slots);
+        assert_eq!((old.reach(1), old.uses(1), old.mirror_live(1)), (Some(slots), 5, None));
+    }
 }
 
 /// The nodes from the right end down, those beside a gap too.

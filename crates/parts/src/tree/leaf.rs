@@ -2,7 +2,7 @@
 //!
 //! | offset (K inline key bytes) | field |
 //! |---|---|
-//! | 0 | h0: modes 4 bits, tombstone 1, bound 3 (outside the CRC), version 24, CRC-32C with address, id, lo, hi |
+//! | 0 | h0: modes 4 bits, tombstone 1, bound 3, version 24, CRC-32C with address, id, lo, hi |
 //! | 8 | id: table id 48 (leaves), slots 8, level 8 (0: leaf) |
 //! | 16 | lo, inclusive, constant in a generation |
 //! | 16 + K | hi, exclusive |
