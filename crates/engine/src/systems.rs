@@ -65,7 +65,7 @@ fn mutants(o: &Options) -> Vec<peer::Mutant> {
         ("ImagedFirst", soon(NodeFaultSet::None, 60, "access")),
         ("ImagedLeafRead", soon(NodeFaultSet::Crash, 6000, "history")),
         ("ImagedNotClosed", soon(NodeFaultSet::Crash, 320, "history")),
-        ("ImagedBoundKept", soon(NodeFaultSet::None, 20, "structure")),
+        ("ImagedBoundKept", soon(NodeFaultSet::None, 20, "history")),
         ("LogAckEarly", soon(NodeFaultSet::None, 20, "structure")),
         ("LogForgotten", soon(NodeFaultSet::None, 20, "structure")),
         ("LogOldRecords", soon(NodeFaultSet::None, 20, "structure")),

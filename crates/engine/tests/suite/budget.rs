@@ -247,7 +247,7 @@ fn scans_read_images_up_to_their_bounds() {
     let o = Options { images: 0.5, ..Options::default() };
     let (cluster, mut c) = warm(&o);
     let mut other = cluster.client(1).expect("attach");
-    let mut scan = |c: &mut Client, n: u64| {
+    let scan = |c: &mut Client, n: u64| {
         let (mut page, mut pairs) = (Page::new(), Vec::new());
         let (mut from, end) = (key(n), [0xff; 24]);
         while pairs.len() < 2_000 && from[..] < end[..] {
