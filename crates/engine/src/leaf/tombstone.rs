@@ -2,10 +2,10 @@
 
 use dmtree_fabric::{GlobalAddr, Result, Step};
 
-use crate::Client;
-use crate::format::{Table, Ver};
+use crate::format::{Slot, SlotState, Table, Ver, check_slots};
 use crate::hop::NO_FENCE;
 use crate::leaf::{LeafCopy, LeafImage, NodeHeader};
+use crate::{Client, Route};
 
 /// Turns leaves into tombstones.
 #[derive(Clone, Copy)]
@@ -28,6 +28,16 @@ impl Tombstones<'_> {
         let old = NodeHeader::of(&self.0.node.g, leaf.addr, &leaf.bytes);
         let header = NodeHeader { ver: table.ver.bumped(), forward, ..old };
         self.write(leaf.addr, &leaf.bytes, &header).await
+    }
+
+    /// Whether a leaf is whole, and none of its slots is in use.
+    pub(crate) async fn is_blank(self, route: &Route) -> Result<bool> {
+        let (g, capacity) = (&self.0.node.g, route.capacity);
+        let bytes = self.0.ep.read(route.leaf, g.leaf_image(capacity) as u32).await?;
+        let mut is_free = true;
+        let mut see = |_, slot: Slot<'_>| is_free &= slot.state == SlotState::Free;
+        let whole = |b: &[u8]| check_slots(g, route.leaf, b, (capacity, false), &mut see).is_some();
+        Ok(bytes.extract(whole) && is_free)
     }
 
     /// Frees all slots of a tombstone, torn or not.

@@ -44,16 +44,20 @@ const INSPECT_AGAIN_NS: u64 = 20_000;
 
 impl LeafRecovery<'_> {
     /// A tombstone that lost its lock with its table's owner while the lock holder was blanking it:
-    /// readers cannot pass it while it is torn. All repairs write the same, so no lock is needed;
-    /// it is not reused while this operation runs.
+    /// readers cannot pass it while it is torn. All repairs write the same, so no lock is needed.
+    ///
+    /// A blank one is left alone. It may have been retired before this operation began, with a
+    /// route from a cache: then nothing keeps its memory from being freed. What retires a tombstone
+    /// blanks it before.
     pub(crate) async fn help_tombstone(self, route: &Route) -> Result<()> {
-        let h = NodeHeader::read(self.0, route.leaf).await?;
-        if !h.forward.is_null() && h.is_of(route) {
-            Mark::RecoverTombstone.hit();
-            self.0.check_lease()?;
-            Tombstones(self.0).blank_unvalidated(route.leaf, &h).await?;
+        let c = self.0;
+        let h = NodeHeader::read(c, route.leaf).await?;
+        if h.forward.is_null() || !h.is_of(route) || Tombstones(c).is_blank(route).await? {
+            return Ok(());
         }
-        Ok(())
+        Mark::RecoverTombstone.hit();
+        c.check_lease()?;
+        Tombstones(c).blank_unvalidated(route.leaf, &h).await
     }
 
     /// From m4 on: the neighbour's slots, `next`, its record, its table. Its entries are all in the

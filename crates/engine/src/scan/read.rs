@@ -65,7 +65,10 @@ impl Wanted {
     /// whether it is so.
     fn of(node: &CachedNode, i: usize) -> Self {
         let whole = Self::whole(route_of(&node.record(i)));
-        let Some(used) = node.reach(i).filter(|_| whole.route.is_imaged()) else { return whole };
+        if !whole.route.is_imaged() {
+            return whole;
+        }
+        let Some(used) = node.reach(i) else { return whole };
         let h0 = with_bound(0, used.min(whole.slots), whole.slots);
         Self { slots: bound(h0, whole.slots), ..whole }
     }
