@@ -188,7 +188,7 @@ fn mirrors_of_large_leaves() {
             let slots = |fp| node.record_with_slots(i, fp).1.map(Iterator::collect::<Vec<_>>);
             assert_eq!((slots(5), slots(0)), (Some(vec![c - 1]), Some(vec![c / 2])));
             assert_eq!(node.mirror_live(i), Some(c as u32 - 1));
-            assert_eq!(node.reach(i), Some(usize::from(c)), "as the mirror has it");
+            assert_eq!(node.reach(i), Some(c), "as the mirror has it");
         }
     }
     assert!(new.records().eq(records()));
