@@ -10,7 +10,7 @@ use crate::built::{Executable, executables};
 use crate::execute;
 
 /// The distance of crash points, and the divisor of the conformance suites' steps, unless all are
-/// asked for: all of the engine take a quarter of an hour, and those of systems half an hour.
+/// asked for: those of systems alone take half an hour.
 const SOME: (&str, &str) = ("12", "4");
 const WHOLE: (&str, &str) = ("full", "1");
 

@@ -104,7 +104,7 @@ pub(crate) struct NearSlot {
 }
 
 impl NearSlot {
-    /// The slot of an entry, or what is READ of it.
+    /// What `judge` says of the bytes of the slot.
     pub fn entry<T>(&self, g: &Geometry, judge: impl FnOnce(&[u8]) -> T) -> T {
         self.read.extract(|bytes| judge(&bytes[self.at..][..g.entry()]))
     }

@@ -4,10 +4,11 @@
 //!
 //! 1. A FIFO guard admits one client of this node at a time.
 //! 2. A lock that other nodes wait for is left to them (`fair.rs`).
-//! 3. `[CAS lock 0->tag, READ table]`, one chain. Where a writer wants a slot of the image, that of
-//!    the table goes on to it, or another READ beside it has the slot. The READs execute behind the
-//!    CAS, so under the lock the table is exact (F), and so is the slot; no order between the two
-//!    is needed, because no other client changes them.
+//! 3. `[CAS lock 0->tag, READ table]`, one chain; with the table comes the first word of an image,
+//!    which has the bound (I8). Where a write wants a slot of the image, that READ goes on to it,
+//!    or another READ beside it has the slot. The READs execute behind the CAS, so under the lock
+//!    the table is exact (F), and so is the slot; no order between the two is needed, because no
+//!    other client changes them.
 //! 4. A table that is not the route's (leaf, generation, version, fence tag) means a stale route:
 //!    the lock is given back. An unbuilt table is built by `recovery/leaf.rs`.
 //!

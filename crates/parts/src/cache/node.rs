@@ -42,7 +42,8 @@ impl Record {
 }
 
 /// A line of memory. That of a record has the record in its first half, with a bit that says
-/// whether the mirror is filled and a count of uses, and fingerprints in the second half.
+/// whether the mirror is filled, how far scans reach and a count of uses, and fingerprints in the
+/// second half.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Line([AtomicU64; 8]);

@@ -46,7 +46,7 @@ pub struct Header<'a> {
 const TOMBSTONE: u32 = 1 << 4;
 
 /// h0 of an image at the owner of its table: of so many eighths of the slots, the last ones, none
-/// is in use. No part of what the checksum covers: a writer that has not READ the fences sets it. 0
+/// is in use. No part of what the checksum covers: a write that has not READ the fences sets it. 0
 /// in a leaf.
 const FREE_EIGHTHS: u32 = 7 << 5;
 
