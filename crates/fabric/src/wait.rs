@@ -85,7 +85,8 @@ pub struct FifoMutex {
 #[derive(Debug, Default)]
 struct TurnState {
     held: bool,
-    queue: VecDeque<Arc<Waiter>>,
+    /// What each client waits for, and the client.
+    queue: VecDeque<(u64, Arc<Waiter>)>,
     /// Threads with clients that poll for the turn, with the number of those clients.
     threads: Vec<(usize, u32)>,
 }
@@ -211,15 +212,15 @@ impl FifoMutex {
         self.busy.load(Relaxed)
     }
 
-    /// Takes the turn or queues for it.
-    pub fn enter(&self) -> Option<QueuePlace<'_>> {
+    /// Takes the turn or queues for it, on behalf of the object number `at`.
+    pub fn enter(&self, at: u64) -> Option<QueuePlace<'_>> {
         let mut inner = self.inner.lock().expect("no panic under this lock");
         self.busy.store(true, Relaxed);
         if !std::mem::replace(&mut inner.held, true) {
             return None;
         }
         let waiter = Waiter::new();
-        inner.queue.push_back(waiter.clone());
+        inner.queue.push_back((at, waiter.clone()));
         Some(Place::new(self, waiter))
     }
 
@@ -229,7 +230,7 @@ impl FifoMutex {
             let next = {
                 let mut inner = self.inner.lock().expect("no panic under this lock");
                 match inner.queue.pop_front() {
-                    Some(w) => w,
+                    Some((_, w)) => w,
                     None => {
                         inner.held = false;
                         self.busy.store(false, Relaxed);
@@ -248,12 +249,18 @@ impl FifoMutex {
         !self.inner.lock().expect("no panic under this lock").queue.is_empty()
     }
 
+    /// Whether the next client in the queue, which may have given up, waits for object number `at`.
+    pub fn is_next(&self, at: u64) -> bool {
+        let inner = self.inner.lock().expect("no panic under this lock");
+        inner.queue.front().is_some_and(|(next, _)| *next == at)
+    }
+
     /// Waits for the turn.
     ///
     /// # Errors
     /// `TimedOut` at the deadline of the operation.
     pub async fn acquire(&self, ep: &Endpoint, why: WaitReason) -> Result<()> {
-        match self.enter() {
+        match self.enter(why.at) {
             None => Ok(()),
             Some(place) => place.wait(ep, why).await,
         }
@@ -261,7 +268,7 @@ impl FifoMutex {
 
     /// The same for a turn that threads poll: [`FifoMutex::threads_waiting`] counts them.
     pub async fn acquire_polled(&self, ep: &Endpoint, why: WaitReason) -> Result<()> {
-        match self.enter() {
+        match self.enter(why.at) {
             None => Ok(()),
             Some(place) => {
                 let thread = ep.thread();
@@ -340,9 +347,9 @@ mod tests {
     fn turns_are_handed_over_in_order() {
         let t = FifoMutex::new();
         let (count, w) = waker();
-        assert!(t.enter().is_none());
-        let mut first = t.enter().expect("held");
-        let mut second = t.enter().expect("held");
+        assert!(t.enter(0).is_none());
+        let mut first = t.enter(0).expect("held");
+        let mut second = t.enter(0).expect("held");
         assert!(first.poll(&w).is_pending() && second.poll(&w).is_pending());
         t.release();
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
@@ -358,14 +365,14 @@ mod tests {
     fn a_dropped_waiter_passes_its_turn_on() {
         let t = FifoMutex::new();
         let (_, w) = waker();
-        assert!(t.enter().is_none());
-        let mut first = t.enter().expect("held");
-        let mut second = t.enter().expect("held");
+        assert!(t.enter(0).is_none());
+        let mut first = t.enter(0).expect("held");
+        let mut second = t.enter(0).expect("held");
         assert!(first.poll(&w).is_pending() && second.poll(&w).is_pending());
         t.release();
         drop(first);
         assert!(second.poll(&w).is_ready(), "the grant of a dropped waiter is not lost");
-        let third = t.enter().expect("held");
+        let third = t.enter(0).expect("held");
         drop(third);
         t.release();
         assert!(t.try_acquire(), "a waiter that left before its grant is skipped");

@@ -9,7 +9,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use std::future::poll_fn;
 
 fn acquire(t: &FifoMutex) {
-    if let Some(mut place) = t.enter() {
+    if let Some(mut place) = t.enter(0) {
         block_on(poll_fn(|cx| place.poll(cx.waker())));
     }
 }
@@ -38,7 +38,7 @@ fn a_waiter_that_gives_up_loses_no_turn() {
         let t = Arc::new(FifoMutex::new());
         assert!(t.try_acquire());
         let quitter = t.clone();
-        let thread = loom::thread::spawn(move || drop(quitter.enter()));
+        let thread = loom::thread::spawn(move || drop(quitter.enter(0)));
         t.release();
         thread.join().unwrap();
         // The quitter left before or after its grant; if it entered a free mutex it holds the turn.

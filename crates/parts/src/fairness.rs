@@ -4,8 +4,8 @@
 //! moment the mutex is released. A node with tries that follow its unlocks faster than tries of
 //! other nodes arrive would take the lock again and again: the owner of the lock word on an idle
 //! machine, any node on a busy one. So a node with waiting clients announces it: it writes a
-//! *stamp* to a word of its own beside the locks. A node that takes the lock writes its next stamp,
-//! or clears the stamp when no more of its clients wait.
+//! *stamp* to a word of its own beside the locks. A node that takes the lock writes its next stamp
+//! when the next client in its queue waits for the same lock, and clears its stamp otherwise.
 //!
 //! A node that contends with others for a lock READs the stamps whenever it takes the lock. Those
 //! of other nodes make the lock *awaited*: the node leaves it free until each of them has had it,
@@ -119,8 +119,8 @@ impl FairShare {
         self.slot(lock).contended.store(LOOKS_UNTIL_ALONE, Relaxed);
     }
 
-    /// Whether a try for a lock shall read the stamps, too. `more`: whether clients of this node
-    /// queue behind.
+    /// Whether a try for a lock shall read the stamps, too. `more`: whether the next client of this
+    /// node in the queue waits for the same lock.
     #[inline]
     pub fn looks(&self, lock: u64, more: impl FnOnce() -> bool) -> bool {
         let slot = self.slot(lock);
@@ -225,8 +225,8 @@ impl FairShare {
         stamp
     }
 
-    /// The change of the stamp of a node that has taken the lock. `more`: whether clients of it
-    /// wait.
+    /// The change of the stamp of a node that has taken the lock. `more`: whether its next client in
+    /// the queue waits for the same lock.
     #[inline]
     pub fn next(&self, lock: u64, more: impl FnOnce() -> bool) -> Option<Next> {
         let slot = self.slot(lock);

@@ -99,9 +99,10 @@ pub struct FifoGuard {
 }
 
 impl FifoGuard {
-    /// Whether clients of this node queue behind.
-    pub fn is_awaited(&self) -> bool {
-        self.table.slots[self.index].is_awaited()
+    /// Whether the next client of this node waits for this lock, and not for another one that
+    /// shares the mutex.
+    pub fn is_next(&self, lock: u64) -> bool {
+        self.table.slots[self.index].is_next(lock)
     }
 
     /// How many threads have clients that poll behind ([`FifoMutexes::lock_polled`]).
@@ -159,5 +160,18 @@ mod tests {
         drop(node);
         drop(parent);
         assert!(mutexes.try_lock_ranked(Rank(1), 8).is_some());
+    }
+
+    /// A node that announced a waiter for lock 7, while the next client behind the mutex waited
+    /// for lock 8, had other nodes leave lock 7 to it; they did the same with lock 8, and all of
+    /// them waited for each other for 20 ms.
+    #[test]
+    fn a_client_behind_a_shared_mutex_waits_for_its_own_lock() {
+        let mutexes = FifoMutexes::new(1);
+        let held = mutexes.try_lock(7).expect("free");
+        assert!(!held.is_next(7) && !held.is_next(8));
+        let _first = mutexes.slots[0].enter(8).expect("held");
+        let _second = mutexes.slots[0].enter(7).expect("held");
+        assert!(held.is_next(8) && !held.is_next(7), "first come, first served");
     }
 }

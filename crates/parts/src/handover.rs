@@ -205,7 +205,7 @@ mod tests {
         let first = try_lock(&locks).expect("free");
         first.set_tag(7);
         let waiting = Waiting { of: &locks, lock: 0, gives_up: true };
-        let place = locks.locks[0].mutex.enter().expect("held");
+        let place = locks.locks[0].mutex.enter(0).expect("held");
         assert!(first.hand_over().is_none(), "granted");
         drop(place);
         drop(waiting);
@@ -217,7 +217,7 @@ mod tests {
     fn a_waiter_gets_mutex_and_lock_and_chains_end() {
         let locks = LocalLocks::new(1, 2);
         let first = try_lock(&locks).expect("free");
-        let place = locks.locks[0].mutex.enter().expect("held");
+        let place = locks.locks[0].mutex.enter(0).expect("held");
         assert!(first.may_hand_over());
         assert!(first.hand_over().is_none(), "taken over");
         let second = locks.taken(0);

@@ -15,8 +15,10 @@
 //!    for each stamp. So a waiter that dies delays the others once.
 //!
 //! A node waits only for nodes that have had the lock before its own last take and not since, so
-//! there is no circle of nodes that wait for each other. A lock that is abandoned, or held by this
-//! node, is not left: no waiter gets it before it is recovered.
+//! there is no circle of nodes that wait for each other at one lock. Nor is there one over several
+//! locks that share a FIFO mutex: a node announces only a client that has the mutex, or is the next
+//! to get it, and never one behind a client that leaves another lock. A lock that is abandoned, or
+//! held by this node, is not left: no waiter gets it before it is recovered.
 //!
 //! Fairness only: the stamps are hints, and no invariant rests on them. A lost, late or foreign
 //! stamp (nodes equal modulo four share a word) costs time within the bound of step 4.
@@ -56,7 +58,7 @@ const ONE_READ_BYTES: usize = 448;
 
 /// What a try for a lock READs behind it.
 pub(crate) struct BehindLock {
-    /// The table's body, and where it ends.
+    /// The table's body, or a slot, and where it ends.
     body: GlobalAddr,
     len: usize,
     /// A slot of the image with a READ of its own.
@@ -75,13 +77,19 @@ impl BehindLock {
         };
         Self { body, len, beside }
     }
+
+    /// A slot of the image alone, counted from the table's body.
+    pub(crate) fn slot(cell: GlobalAddr, slot: &Range<usize>) -> Self {
+        let body = cell.plus((BODY_AT + slot.start) as u64);
+        Self { body, len: slot.len(), beside: None }
+    }
 }
 
 /// What a try for a lock has READ.
 pub(crate) struct TriedFor {
     /// The lock word before it.
     pub was: u64,
-    /// The table's body, and what may be behind it.
+    /// The table's body, and what may be behind it; or a slot of the image alone.
     pub body: Sampled,
     /// The slot of the image, if it has a READ of its own.
     pub beside: Option<Sampled>,
@@ -196,8 +204,9 @@ impl Contenders<'_> {
     /// of this node wait. Costs one load unless this node has announced a waiter.
     #[inline]
     pub(crate) fn announce_taken(self, route: &Route, at: GlobalAddr, fifo_guard: &FifoGuard) {
-        let more = || fifo_guard.is_awaited();
-        let Some(next) = self.0.node.contenders.next(route.table.bits(), more) else { return };
+        let lock = route.table.bits();
+        let more = || fifo_guard.is_next(lock);
+        let Some(next) = self.0.node.contenders.next(lock, more) else { return };
         if let Some(word) = self.own_wait_word(route, at) {
             let Next { was, now } = next;
             self.0.ep.detach(cas(word, was, now), None);
@@ -212,7 +221,8 @@ impl Contenders<'_> {
         at: GlobalAddr,
         fifo_guard: &FifoGuard,
     ) -> Option<GlobalAddr> {
-        let looks = self.0.node.contenders.looks(route.table.bits(), || fifo_guard.is_awaited());
+        let lock = route.table.bits();
+        let looks = self.0.node.contenders.looks(lock, || fifo_guard.is_next(lock));
         looks.then(|| self.0.node.pool.wait_words(route.table, at)).flatten()
     }
 
