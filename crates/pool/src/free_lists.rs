@@ -24,11 +24,14 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::wait::FifoMutex;
-use dmtree_fabric::{Endpoint, Error, Fabric, GlobalAddr, NodeId, Result, Role, WaitReason};
+use dmtree_fabric::{
+    Endpoint, Error, Fabric, GlobalAddr, NodeId, Result, Role, ShadowState, WaitReason,
+};
 
 use crate::gc_log::Span;
-use crate::ids::{PARTITIONS, SEGMENTS, TABLE_LINES, TableId};
+use crate::ids::{PARTITIONS, SEGMENTS, TABLE_LINES, TableId, segment_bytes};
 use crate::layout::{DIRECTORY_BYTES, Partition};
 use crate::obtain::Turn;
 use crate::owners::{MAX_CELLS, ask_cells, first_owner, owners_of, unowned};
@@ -36,6 +39,9 @@ use crate::pieces::Piece;
 use crate::shape::Shape;
 use crate::view::{View, may_use};
 use crate::wire::locked;
+
+/// Records of the directory that are READ together.
+const RECORDS_PER_BATCH: usize = 32;
 
 /// Most cells asked for at a time.
 const BATCH: u64 = 32;
@@ -277,6 +283,14 @@ impl Tables {
             }
         };
         let p = p.filter(|p| t.first_line() + u64::from(t.lines()) <= p.lines).ok_or_else(none)?;
+        match self.learn(fabric, view, number, &p)? {
+            true => Ok(GlobalAddr::from_bits(p.segments[segment]).plus(offset)),
+            false => Err(unowned(number, p.owner)),
+        }
+    }
+
+    /// Remembers the segments of a partition; false when they may not be used.
+    fn learn(&self, fabric: &dyn Fabric, view: &View, number: u16, p: &Partition) -> Result<bool> {
         // A restarted owner does not serve the partition: its record is about to change.
         let current = fabric.incarnation(p.owner.node) == Some(p.owner.incarnation);
         let fits = || p.inside(fabric.region_bytes(p.owner.node));
@@ -297,9 +311,45 @@ impl Tables {
             usable
         });
         if !usable {
-            return Err(unowned(number, p.owner));
+            return Ok(false);
         }
-        Ok(GlobalAddr::from_bits(p.segments[segment]).plus(offset))
+        // A memory node takes chunks for its tables that blocks may have been freed in. Its service
+        // has no access to the fabric, so each node tells it when it learns of the segment.
+        for (j, base) in p.segments.iter().enumerate().filter(|(_, base)| **base != 0) {
+            let (at, bytes) = (GlobalAddr::from_bits(*base), segment_bytes(j));
+            fabric.allocation_event(view.me, at, bytes, ShadowState::Plain);
+        }
+        Ok(true)
+    }
+
+    /// Reads the records of all partitions whose cells this node does not know, and remembers those
+    /// that have an owner.
+    pub(crate) async fn refresh_all(
+        &self,
+        ep: &Endpoint,
+        fabric: &dyn Fabric,
+        view: &View,
+    ) -> Result<()> {
+        let is_known = |number: &u16| {
+            let bases = &self.directory[usize::from(*number) * SEGMENTS..][..SEGMENTS];
+            bases.iter().any(|base| base.load(Ordering::Acquire) != 0)
+        };
+        let unknown: Vec<_> = (0..PARTITIONS).filter(|number| !is_known(number)).collect();
+        for some in unknown.chunks(RECORDS_PER_BATCH) {
+            let mut batch = VerbVec::new();
+            for number in some {
+                batch.read(Partition::record(*number), DIRECTORY_BYTES as u32);
+            }
+            let mut records = ep.batch(batch).await?;
+            for (i, number) in some.iter().enumerate() {
+                let record = records.take_sampled(i);
+                // One that its owner is writing, or that is wrong, is read again when it is needed.
+                if let Ok(Some(p)) = record.extract(|b| Partition::decode(b, *number)) {
+                    _ = self.learn(fabric, view, *number, &p);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Drops the free cells of an index.

@@ -597,6 +597,14 @@ impl PoolNode {
         self.tables.known()
     }
 
+    /// Learns where all cells are that have an owner.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub async fn learn_tables(&self, ep: &Endpoint) -> Result<()> {
+        self.tables.refresh_all(ep, &*self.fabric, &self.view).await
+    }
+
     /// Where a cell is, if this node knows. Atomic loads only.
     #[inline]
     pub fn resolve_cached(&self, t: TableId) -> Option<dmtree_fabric::GlobalAddr> {

@@ -15,7 +15,8 @@
 //!   under the former one has ended, so records of those are in the scan; and under the next owner
 //!   no client writes to the leaf before its table is built.
 //!
-//! The last two share one scan among all repairs after a death. The number of the membership's
+//! The last two share one scan among all repairs after a death: before it begins the node learns
+//! the owners of all cells. The number of the membership's
 //! state tells whether a kept scan is one of the present state.
 //!
 //! The memory of rings and heads lasts as long as the index.
@@ -169,6 +170,10 @@ impl Replay<'_> {
         {
             Mark::LogScanKept.hit();
             return Ok(kept.clone());
+        }
+        if matches!(since, Since::Unbuilt(..)) {
+            // This scan is to tell of the leaves of all partitions that have a new owner.
+            c.node.pool.learn_tables(&c.ep).await?;
         }
         let (epoch, known) = (epoch(), c.node.pool.known_tables());
         let mut records = Records::new();
