@@ -17,16 +17,17 @@ use dmtree_check::log::{Answer, Call};
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_fabric::sim::{How, Profile, SimFabric};
 use dmtree_fabric::{Endpoint, Fifo, LeaseParameters, MemberPhase, NodeId};
-use dmtree_parts::{AnyIndex, Fill, Write};
+use dmtree_parts::{AnyIndex, AnyOptions, Fill, Write, worker};
 use dmtree_pool::{PoolNode, PoolOptions};
 use dmtree_workload::Seed;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Result};
 use crate::profile::DEFAULT_PROFILE;
+use crate::registry;
 
 /// Version of [`Outcome`] as JSON.
-pub const CRASH_VERSION: u32 = 1;
+pub const CRASH_VERSION: u32 = 2;
 /// Buffers of one client, bytes.
 const SLAB_BYTES: u64 = 256 << 10;
 
@@ -34,6 +35,9 @@ const SLAB_BYTES: u64 = 256 << 10;
 #[derive(Clone, Debug, PartialEq, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
+    /// The system, with its usual options; it must recover from crashes.
+    #[arg(long, default_value = "dmtree")]
+    pub system: String,
     /// Hardware (see `fabric list`).
     #[arg(long, default_value = DEFAULT_PROFILE)]
     pub profile: String,
@@ -52,6 +56,9 @@ pub struct Setup {
     /// Updates among the operations, percent; the others are reads.
     #[arg(long, default_value_t = 50)]
     pub update_percent: u32,
+    /// A client does one piece of maintenance after so many operations.
+    #[arg(long, default_value_t = 64)]
+    pub maintain_every: u64,
     /// How long a lease lasts, us.
     #[arg(long, default_value_t = 10_000)]
     pub lease_us: u64,
@@ -100,10 +107,23 @@ impl Setup {
         range("coroutines", self.coroutines.into(), 1, 64)?;
         range("keys", self.keys, clients.max(1000), 100_000_000)?;
         range("update-percent", self.update_percent.into(), 0, 100)?;
+        range("maintain-every", self.maintain_every, 1, u64::from(u32::MAX))?;
         range("lease-us", self.lease_us, 100, 10_000_000)?;
         range("crash-us", self.crash_us, 1, 10_000_000)?;
         range("until-us", self.until_us, self.crash_us + 1, 60_000_000)?;
-        Ok(range("bucket-us", self.bucket_us, 1, self.until_us)?)
+        range("bucket-us", self.bucket_us, 1, self.until_us)?;
+        self.options().map(drop)
+    }
+
+    fn options(&self) -> Result<AnyOptions> {
+        let system = registry::find(&self.system)?;
+        if !system.recovers {
+            return Err(Failure::input(format!(
+                "{} does not recover from crashes; dmtree, sherman and dlsm do",
+                system.name
+            )));
+        }
+        Ok(system.options.clone())
     }
 }
 
@@ -226,7 +246,7 @@ async fn client(mut index: AnyIndex, number: u64, s: Setup, b: Rc<Board>) {
     let mut rng = Seed(s.seed).numbered("crash", number).rng();
     ep.sleep(rng.below(200_000)).await;
     let mut value = Vec::new();
-    let mut count = 0u64;
+    let (mut count, mut ended) = (0u64, 0u64);
     while b.since(ep.now()) < s.until_us * 1000 {
         let (began, update) = (ep.now(), rng.below(100) < u64::from(s.update_percent));
         let record;
@@ -247,6 +267,12 @@ async fn client(mut index: AnyIndex, number: u64, s: Setup, b: Rc<Board>) {
         match result {
             Ok(_) => b.done(node, update, began, ep.now()),
             Err(e) => b.failed(format!("client {number}: {e}")),
+        }
+        ended += 1;
+        if ended.is_multiple_of(s.maintain_every)
+            && let Err(e) = index.maintain().await
+        {
+            b.failed(format!("client {number}, maintenance: {e}"));
         }
     }
     b.running.set(b.running.get() - 1);
@@ -285,8 +311,7 @@ fn make(s: &Setup) -> Result<Harness> {
     };
     let cache_bytes = 12 * s.keys + (16 << 20);
     let fabric = SimFabric::new(&profile, s.seed);
-    let options = dmtree_engine::Options::default();
-    let test_cluster = TestCluster::simulated(&fabric, &pool, cache_bytes, options)?;
+    let test_cluster = TestCluster::simulated(&fabric, &pool, cache_bytes, s.options()?)?;
     let lease_ns = s.lease_us * 1000;
     test_cluster.membership().set_lease_parameters(LeaseParameters {
         lease_ns,
@@ -298,8 +323,9 @@ fn make(s: &Setup) -> Result<Harness> {
     let mut pairs = (0..s.keys).map(|i| (key(i).to_vec(), 0u64.to_le_bytes().to_vec()));
     let fill = Fill::RandomInserts { seed: s.seed };
     ep.core().block_on(ep.slot(), loader.load(&mut pairs, false, fill))?;
-    for node in &test_cluster.nodes {
-        let mut c = Client::from(node.client(ep.clone()));
+    for (cn, node) in test_cluster.nodes.iter().enumerate() {
+        let own = test_cluster.cluster.compute_node(cn)?.endpoint(SLAB_BYTES)?;
+        let mut c = Client::from(node.client(own));
         (0..s.keys).step_by(8).try_for_each(|i| c.get(&key(i)).map(drop))?;
     }
     let harness = Harness::on(test_cluster, fabric, SLAB_BYTES * s.clients())?;
@@ -307,11 +333,18 @@ fn make(s: &Setup) -> Result<Harness> {
     Ok(harness)
 }
 
-/// Simulates a crash with DMTree.
+/// A worker of the index, until the simulation ends or its node dies.
+async fn work(mut index: AnyIndex, b: Rc<Board>) {
+    if let Err(e) = worker::run(&mut index, || b.running.get() == 0).await {
+        b.failed(format!("a worker of {}: {e}", index.endpoint().node()));
+    }
+}
+
+/// Simulates a crash.
 ///
 /// # Errors
 /// Those of [`Setup::check`] and of the simulated operations.
-pub fn dmtree(setup: &Setup) -> Result<Outcome> {
+pub fn run(setup: &Setup) -> Result<Outcome> {
     setup.check()?;
     let harness = Rc::new(make(setup)?);
     let victim = NodeId::compute(setup.cns - 1);
@@ -355,6 +388,11 @@ fn live(harness: &Harness, s: &Setup, b: &Rc<Board>) -> Result<()> {
                 harness.spawn(cn, slot, client(its, number, s.clone(), b.clone()));
                 number += 1;
             }
+        }
+        for _ in 0..index.options.workers()? {
+            let its = index.placed(core, (cn.into(), index.attach(cn.into())?), first.as_ref());
+            let slot = its.endpoint().slot();
+            harness.spawn(cn, slot, work(its, b.clone()));
         }
         harness.membership_agent(cn, s.lease_us * 1000 / 16);
     }
@@ -434,13 +472,13 @@ impl Outcome {
 
     /// The report.
     pub fn text(&self) -> String {
-        let Setup { profile, seed, cns, threads, coroutines, keys, update_percent, .. } =
+        let Setup { system, profile, seed, cns, threads, coroutines, keys, update_percent, .. } =
             &self.setup;
         let ms = |ns: u64| format!("{:.2} ms", ns as f64 / 1e6);
         let (lease, last) = (ms(self.setup.lease_us * 1000), cns - 1);
         let dies = if self.setup.hung { "hangs; its NIC goes on serving" } else { "dies" };
         let mut t = format!(
-            "simulated cluster, profile {profile}, seed {seed}: {cns} compute nodes of {threads} threads with {coroutines} clients each; cn{last} {dies}\n{keys} keys, {update_percent} % updates; lease {lease}\n\n"
+            "{system} on a simulated cluster, profile {profile}, seed {seed}: {cns} compute nodes of {threads} threads with {coroutines} clients each; cn{last} {dies}\n{keys} keys, {update_percent} % updates; lease {lease}\n\n"
         );
         for TimelineEvent { what, at_ns } in &self.moments {
             let after = *at_ns as f64 / 1e6 - self.setup.crash_us as f64 / 1e3;

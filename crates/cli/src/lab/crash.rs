@@ -14,6 +14,7 @@ use crate::output;
 #[command(after_help = "Examples:
   dmtree bench crash
   dmtree bench crash --hung --lease-us 5000 --out crash
+  dmtree bench crash --system dmtree-log
 
 The cluster is simulated; times are virtual. Exit status 1 when something acknowledged was lost, or a survivor's operation failed.")]
 pub struct CrashArgs {
@@ -34,7 +35,7 @@ pub fn run(a: &CrashArgs) -> Result<()> {
     if let Some(dir) = &a.out {
         files::prepare(dir)?;
     }
-    let o = crash::dmtree(&a.setup)?;
+    let o = crash::run(&a.setup)?;
     let json = serde_json::to_string_pretty(&o).map_err(|e| Failure::input(e.to_string()))?;
     if let Some(dir) = &a.out {
         files::write_atomically(&dir.join("crash.json"), json.as_bytes())?;

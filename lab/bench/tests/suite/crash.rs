@@ -1,6 +1,6 @@
 //! A small crash experiment: a node crashes under simulated load.
 
-use dmtree_bench::crash::{Setup, dmtree};
+use dmtree_bench::crash::{Setup, run};
 
 fn small() -> Setup {
     Setup {
@@ -15,32 +15,35 @@ fn small() -> Setup {
     }
 }
 
+fn lives_on(system: &str, hung: bool) {
+    let o = run(&Setup { system: system.to_owned(), hung, ..small() }).unwrap();
+    assert!(o.is_fine() && o.keys_checked > 100, "{}", o.text());
+    assert!(o.after_mops > 0.5 * o.before_mops, "{}", o.text());
+    let whats: Vec<&str> = o.moments.iter().map(|m| m.what.as_str()).collect();
+    assert!(whats.contains(&"its tables have new owners"), "{whats:?}");
+    let lease_ns = o.setup.lease_us * 1000;
+    // Images are at the owner that died: their readers wait for it, too.
+    let waits = system != "dmtree";
+    assert_eq!(o.longest_read_ns > lease_ns / 2, waits, "readers: {}", o.text());
+    assert!(o.longest_update_ns > lease_ns / 2, "updates wait for the crashed node: {}", o.text());
+    assert!(o.text().contains("its tables have new owners"));
+}
+
 #[test]
 fn survivors_come_back_and_nothing_acknowledged_is_lost() {
-    for hung in [false, true] {
-        let o = dmtree(&Setup { hung, ..small() }).unwrap();
-        assert!(o.is_fine() && o.keys_checked > 100, "{}", o.text());
-        assert!(o.after_mops > 0.5 * o.before_mops, "{}", o.text());
-        let whats: Vec<&str> = o.moments.iter().map(|m| m.what.as_str()).collect();
-        assert!(whats.contains(&"its tables have new owners"), "{whats:?}");
-        let lease_ns = o.setup.lease_us * 1000;
-        assert!(o.longest_read_ns < lease_ns, "readers wait for no lease: {}", o.text());
-        assert!(
-            o.longest_update_ns > lease_ns / 2,
-            "updates wait for the crashed node: {}",
-            o.text()
-        );
-        assert!(o.text().contains("its tables have new owners"));
+    for system in ["dmtree", "dmtree-images", "dmtree-log"] {
+        lives_on(system, false);
     }
+    lives_on("dmtree", true);
 }
 
 #[test]
 fn readers_do_not_notice_and_a_run_is_a_function_of_its_seed() {
     let s = Setup { update_percent: 0, ..small() };
-    let (a, b) = (dmtree(&s).unwrap(), dmtree(&s).unwrap());
+    let (a, b) = (run(&s).unwrap(), run(&s).unwrap());
     assert!(a.is_fine() && a.least_mops > 0.0, "{}", a.text());
     assert_eq!(a, b);
-    assert_ne!(a.trace_hash, dmtree(&Setup { seed: 7, ..s }).unwrap().trace_hash);
+    assert_ne!(a.trace_hash, run(&Setup { seed: 7, ..s }).unwrap().trace_hash);
 }
 
 #[test]
@@ -51,8 +54,11 @@ fn impossible_settings_are_refused() {
         (Setup { keys: 1, ..small() }, "keys is 1"),
         (Setup { lease_us: 0, ..small() }, "lease-us is 0"),
         (Setup { profile: "none".to_owned(), ..small() }, "none"),
+        (Setup { maintain_every: 0, ..small() }, "maintain-every is 0"),
+        (Setup { system: "fptree".to_owned(), ..small() }, "fptree does not recover"),
+        (Setup { system: "none".to_owned(), ..small() }, "none"),
     ] {
-        let e = dmtree(&bad).expect_err(words).to_string();
+        let e = run(&bad).expect_err(words).to_string();
         assert!(e.contains(words), "{e}");
     }
 }
