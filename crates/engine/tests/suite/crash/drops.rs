@@ -75,6 +75,13 @@ fn once(script: &Script, node: u16, polls: u64, whole_write: bool) -> bool {
         ep.sleep(5_000_000).await;
     });
     let ended = open.is_none();
+    // The maintenance of the node was dropped with the run: its verbs in flight end, too.
+    let ep = scenario.client(other).endpoint().clone();
+    let ended_verbs = scenario.now(async move {
+        ep.sleep(5_000_000).await;
+        Ok(())
+    });
+    ended_verbs.expect("time passes");
     for cn in [node, other, node] {
         let mut c = scenario.client(cn);
         scenario.now(perform(&mut c, &Op::Maintain)).expect("maintained");
