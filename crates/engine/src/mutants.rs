@@ -197,6 +197,8 @@ dmtree_parts::mutants! {
     ImagedNotClosed,
     /// An insert behind the bound of an image leaves the bound as it was.
     ImagedBoundKept,
+    /// A slot with another key counts as a table without the key.
+    ImagedSlotTrusted,
     /// A write is shown before its record is durable.
     LogAckEarly,
     /// A repair takes the leaf without its records.

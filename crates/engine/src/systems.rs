@@ -66,6 +66,7 @@ fn mutants(o: &Options) -> Vec<peer::Mutant> {
         ("ImagedLeafRead", soon(NodeFaultSet::Crash, 6000, "history")),
         ("ImagedNotClosed", soon(NodeFaultSet::Crash, 320, "history")),
         ("ImagedBoundKept", soon(NodeFaultSet::None, 20, "history")),
+        ("ImagedSlotTrusted", soon(NodeFaultSet::All, 20, "history")),
         ("LogAckEarly", soon(NodeFaultSet::None, 20, "structure")),
         ("LogForgotten", soon(NodeFaultSet::None, 20, "structure")),
         ("LogOldRecords", soon(NodeFaultSet::None, 20, "structure")),

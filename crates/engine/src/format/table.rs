@@ -15,6 +15,7 @@ use dmtree_parts::slots::Slots;
 use dmtree_pool::TableId;
 
 use super::{Ver, put_u64, u64_at};
+use crate::Route;
 
 /// Offset of what a WRITE of the table covers: everything but the lock.
 pub const BODY_AT: usize = 8;
@@ -59,6 +60,8 @@ pub struct Table {
     pub closed: bool,
     /// Counts the WRITEs of the table.
     pub writes: u32,
+    /// Of its fingerprints one is known: it is never written.
+    is_part: bool,
     fps: [u8; MAX_SLOTS],
     capacity: usize,
 }
@@ -84,7 +87,17 @@ pub enum View {
 impl Table {
     /// An empty table of a leaf.
     pub fn new(leaf: GlobalAddr, ver: Ver, fence: u32, capacity: usize) -> Self {
-        Self { leaf, ver, fence, closed: false, writes: 0, fps: [0; MAX_SLOTS], capacity }
+        let (closed, writes, is_part, fps) = (false, 0, false, [0; MAX_SLOTS]);
+        Self { leaf, ver, fence, closed, writes, is_part, fps, capacity }
+    }
+
+    /// Becomes what a live slot tells of the table of its leaf.
+    pub fn be_part(&mut self, route: &Route, ver: Ver, (slot, fp): (usize, u8)) {
+        let Route { leaf, fence, capacity, .. } = *route;
+        (self.leaf, self.ver, self.fence, self.capacity) = (leaf, ver, fence, capacity);
+        (self.closed, self.writes, self.is_part) = (false, 0, true);
+        self.fps[..capacity].fill(0);
+        self.set(slot, fp);
     }
 
     /// The fingerprints.
@@ -127,6 +140,7 @@ impl Table {
 
     /// Writes everything but the lock, one write count on.
     pub fn body(&mut self, id: TableId, out: &mut [u8]) {
+        debug_assert!(!self.is_part, "F: a part of the table of {} is written", self.leaf);
         self.writes = self.writes.wrapping_add(1);
         put_u64(out, 0, self.leaf.bits());
         let flags = u64::from(self.closed);
@@ -161,6 +175,7 @@ impl Table {
         self.leaf = GlobalAddr::from_bits(u64_at(body, 0));
         self.ver = Ver::from_bits(meta as u32 & 0xff_ffff);
         self.closed = meta >> 24 & 1 == 1;
+        self.is_part = false;
         self.fence = (meta >> 32) as u32;
         self.writes = writes;
         self.fps[..capacity].copy_from_slice(&body[FPS_AT - BODY_AT..fps_end]);

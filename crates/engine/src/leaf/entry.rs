@@ -116,6 +116,16 @@ impl Looked {
         Self { glance, crc: (u64_at(bytes, 0) >> 32) as u32 }
     }
 
+    /// The version of a live entry in this generation that has the key for sure.
+    pub fn key_is_there(&self, generation: u16) -> Option<Ver> {
+        match self.glance {
+            Glance::Hit(ver) | Glance::HitValueIn(ver, _) if ver.generation == generation => {
+                Some(ver)
+            }
+            _ => None,
+        }
+    }
+
     /// The result, where the slot alone tells.
     #[inline]
     pub fn probe(&self) -> Option<Probe> {

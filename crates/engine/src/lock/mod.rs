@@ -40,14 +40,15 @@ pub(crate) use word::{Change, LeafLockWords, WordLocks};
 
 use std::ops::Range;
 
-use dmtree_fabric::{Backoff, GlobalAddr, Result, Sampled};
+use dmtree_fabric::{Backoff, GlobalAddr, Result};
+use dmtree_parts::Write;
 use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_parts::handover::LocalGuard;
 use dmtree_parts::held::RemoteLock;
 
-use crate::format::{Geometry, LockTag, Table};
+use crate::format::{LockTag, Table};
 use crate::inner::{InnerLocks, LockedInner};
-use crate::leaf::LeafCopy;
+use crate::leaf::{LeafCopy, Looked};
 use crate::recovery::diagnose_leaf;
 use crate::router::Router;
 use crate::{Client, HashedKey, Route, Unlock, reached};
@@ -95,19 +96,22 @@ pub(crate) const LONG_WAIT: u32 = 64;
 /// Pause of a waiter for which nothing changes soon, ns.
 const LONG_PAUSE_NS: u64 = 200_000;
 
-/// A slot that was READ under the lock.
-pub(crate) struct NearSlot {
-    pub slot: usize,
-    read: Sampled,
-    /// Where the slot begins in what was READ.
-    at: usize,
+/// What a try for a lock READs behind it.
+#[derive(Clone, Copy)]
+pub(crate) enum Wanted<'k> {
+    /// The table.
+    Table,
+    /// The table, and a slot of the image that may have this key.
+    TableAndSlot(usize, HashedKey<'k>),
+    /// The slot alone: an entry that has the key can be replaced without the table.
+    Slot(usize, HashedKey<'k>),
 }
 
-impl NearSlot {
-    /// What `judge` says of the bytes of the slot.
-    pub fn entry<T>(&self, g: &Geometry, judge: impl FnOnce(&[u8]) -> T) -> T {
-        self.read.extract(|bytes| judge(&bytes[self.at..][..g.entry()]))
-    }
+/// A slot of an image that was READ under the lock, against a key. A value that was found is in
+/// `Client::found`.
+pub(crate) struct NearSlot {
+    pub slot: usize,
+    pub looked: Looked,
 }
 
 /// A locked leaf. Boxed: it moves through a dozen futures.
@@ -126,7 +130,8 @@ pub(crate) struct LockedLeaf {
     pub image: Option<LeafCopy>,
     /// A slot of the leaf's image, as READ under the lock.
     pub near: Option<NearSlot>,
-    /// The first word of the leaf's image, with its bound; 0 without an image.
+    /// The first word of the leaf's image, with its bound; 0 without an image, or when the slot
+    /// alone was READ.
     pub image_word: u64,
 }
 
@@ -167,14 +172,23 @@ impl LeafLocks<'_> {
         self.of_part(key, None).await
     }
 
-    /// The same for an operation on this key alone: its neighbourhood is enough to know.
-    pub(crate) async fn of_pair(self, (key, hash): HashedKey<'_>) -> Result<Locked> {
+    /// The same for a write of this key alone: its neighbourhood is enough to know.
+    pub(crate) async fn of_pair(self, (key, hash): HashedKey<'_>, w: &Write<'_>) -> Result<Locked> {
         if self.0.node.has_images()
             && let Some((route, slots)) = Router(self.0).cached_route(key, hash.fingerprint())
         {
-            // The slot that the mirror names comes with the table.
-            let near = slots.filter(|_| route.is_imaged()).and_then(|mut slots| slots.next());
-            if let Some(locked) = TableLocks(self.0).lock(&route, near).await? {
+            let named = slots.filter(|_| route.is_imaged());
+            // Where the mirror names several slots, the first one has another key as often as not.
+            // With a log the table has the count of the record.
+            let alone = self.0.node.log.is_none()
+                && replaces(w)
+                && named.as_ref().is_some_and(|slots| slots.are_at_most(1));
+            let wanted = match named.and_then(|mut slots| slots.next()) {
+                None => Wanted::Table,
+                Some(slot) if alone => Wanted::Slot(slot, (key, hash)),
+                Some(slot) => Wanted::TableAndSlot(slot, (key, hash)),
+            };
+            if let Some(locked) = TableLocks(self.0).lock(&route, wanted).await? {
                 return Ok(locked);
             }
             Box::pin(Router(self.0).fresh_route(key)).await?;
@@ -201,7 +215,7 @@ impl LeafLocks<'_> {
     /// leaf's lock.
     pub(crate) async fn lock(self, route: &Route) -> Result<Option<Locked>> {
         match self.0.node.has_tables() {
-            true => TableLocks(self.0).lock(route, None).await,
+            true => TableLocks(self.0).lock(route, Wanted::Table).await,
             false => WordLocks(self.0).lock(route, None).await,
         }
     }
@@ -286,6 +300,11 @@ impl LeafLocks<'_> {
             false => WordLocks(self.0).take_over(route, at, was).await,
         }
     }
+}
+
+/// Whether a write replaces the entry of its key, if it finds one.
+fn replaces(w: &Write<'_>) -> bool {
+    !matches!(w, Write::Insert(_)) && w.value().is_some()
 }
 
 impl Unlock<Locked> for Client {

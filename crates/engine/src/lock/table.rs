@@ -16,6 +16,11 @@
 //! WRITE is ordered before an atomic of the same chain, so the lock is never free while the table
 //! is old.
 //!
+//! *Slots.* A live entry of the route's generation, READ from an image under the lock of its table,
+//! proves what the table would: the leaf lives, because an image is closed before its leaf dies
+//! (I5); and the key is the leaf's (P), because image and leaf are equal (I3). So the entry can be
+//! replaced, and the table stays as it is. Where the slot has another key the table is READ, too.
+//!
 //! *Confirmation.* `[CAS lock 0->0, READ table]`: the CAS proves that the lock was free at that
 //! instant, and the READ executes behind it. By F the table is then exact at the CAS, or at a later
 //! WRITE within the operation.
@@ -23,19 +28,19 @@
 use std::ops::Range;
 
 use dmtree_fabric::verb::{cas, read, write as write_verb};
-use dmtree_fabric::{Buf, Effect, GlobalAddr, Result, Role, Stage, Step};
+use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, Result, Role, Sampled, Stage, Step};
 use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_pool::TableId;
 
-use crate::format::{BODY_AT, LockTag, Table, View};
-use crate::leaf::image_at;
+use crate::format::{BODY_AT, LockTag, Place, Table, View};
+use crate::leaf::{Entries, image_at};
 use crate::lock::tag::closed;
 use crate::lock::{
     BehindLock, Contenders, HeldLock, LOCK_PAUSE_NS, LeafFifoGuard, LeafLocks, Lockable, Locked,
-    LockedLeaf, NearSlot, TakenLock, TriedFor,
+    LockedLeaf, NearSlot, TakenLock, TriedFor, Wanted,
 };
 use crate::recovery::{LeafRecovery, recover_locks_while_waiting};
-use crate::{Client, Mark, Mutant, Route, is_away, reached};
+use crate::{Client, HashedKey, Mark, Mutant, Route, is_away, reached};
 
 /// Result of confirming a route at its table's owner.
 pub(crate) enum Confirmed {
@@ -50,9 +55,9 @@ pub(crate) enum Confirmed {
     Locked,
 }
 
-/// The subject of a try: the route of the leaf, a slot to be READ along, the place in the queue of
-/// the node.
-type TryOf<'t> = (&'t Route, Option<usize>, &'t FifoGuard);
+/// The subject of a try: the route of the leaf, what is READ along, the place in the queue of the
+/// node.
+type TryOf<'t> = (&'t Route, Wanted<'t>, &'t FifoGuard);
 
 /// Locks of leaves in their tables.
 #[derive(Clone, Copy)]
@@ -100,8 +105,8 @@ impl TableLocks<'_> {
         }
     }
 
-    /// As [`LeafLocks::lock`](crate::lock::LeafLocks::lock), with a slot of an imaged leaf.
-    pub(crate) async fn lock(self, route: &Route, near: Option<usize>) -> Result<Option<Locked>> {
+    /// As [`LeafLocks::lock`](crate::lock::LeafLocks::lock), with what is READ along.
+    pub(crate) async fn lock(self, route: &Route, wanted: Wanted<'_>) -> Result<Option<Locked>> {
         let c = self.0;
         c.ep.stage_cost(Stage::LocalQueue, 1);
         let quiescent = c.op.quiescent_section();
@@ -111,7 +116,7 @@ impl TableLocks<'_> {
         Contenders(c).yield_lock(route).await?;
         let mut backoff = c.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
         let mut tag = c.tags.next();
-        let of = (route, near, &fifo_guard);
+        let of = (route, wanted, &fifo_guard);
         // The cell at which an earlier try with this tag may have succeeded.
         let mut doubt = None;
         loop {
@@ -182,7 +187,7 @@ impl TableLocks<'_> {
         };
         let Some(at) = self.0.cell(route.table).await? else { return Ok(None) };
         let tag = self.0.tags.next();
-        match self.try_cell((route, None, &fifo_guard), at, tag, false).await {
+        match self.try_cell((route, Wanted::Table, &fifo_guard), at, tag, false).await {
             Ok(Tried::Got(table, _, image_word)) => {
                 self.0.hold(tag, Lockable::Leaf(*route));
                 let fifo_guard = LeafFifoGuard::Table(Some(fifo_guard));
@@ -203,35 +208,63 @@ impl TableLocks<'_> {
     /// `doubt`: an earlier try with this tag may have succeeded.
     async fn try_cell(
         self,
-        (route, near, fifo_guard): TryOf<'_>,
+        (route, wanted, fifo_guard): TryOf<'_>,
         at: GlobalAddr,
         tag: LockTag,
         doubt: bool,
     ) -> Result<Tried> {
         self.0.ep.step(Step::Lock);
         let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
-        let slot = near.map(|slot| self.slot(route, slot));
         let image = self.image(route);
         // The first word of an image has its bound.
         let len = if route.is_imaged() { image + 8 } else { Table::body_len(route.capacity) };
-        let reads = BehindLock::of(at, len, slot.clone());
+        let reads = match wanted {
+            Wanted::Table => BehindLock::of(at, len, None),
+            Wanted::TableAndSlot(slot, _) => BehindLock::of(at, len, Some(self.slot(route, slot))),
+            Wanted::Slot(slot, _) => BehindLock::slot(at, &self.slot(route, slot)),
+        };
         let tried = Contenders(self.0).try_for(route, lock, (at, reads), fifo_guard).await;
-        let TriedFor { was, body, beside, said } = tried?;
+        let TriedFor { was, mut body, beside, said } = tried?;
         if was != 0 && !(doubt && was == tag.0) {
             Mark::LockHeld.hit();
             return Ok(Tried::Busy(was));
         }
         Contenders(self.0).took(route, said.as_ref());
+        let near = match (wanted, &beside) {
+            (Wanted::Table, _) => None,
+            (Wanted::Slot(slot, key), _) => Some(self.near(route, (slot, key), &body, 0)),
+            (Wanted::TableAndSlot(slot, key), Some(read)) => {
+                Some(self.near(route, (slot, key), read, 0))
+            }
+            (Wanted::TableAndSlot(slot, key), None) => {
+                Some(self.near(route, (slot, key), &body, self.slot(route, slot).start))
+            }
+        };
+        if let Wanted::Slot(slot, key) = wanted {
+            let there = |near: &NearSlot| match self.0.node.has(Mutant::ImagedSlotTrusted) {
+                false => near.looked.key_is_there(route.generation),
+                true => near.looked.probe().map(|probe| probe.ver()),
+            };
+            if let Some(ver) = near.as_ref().and_then(there) {
+                let mut table = self.0.spare_table();
+                table.be_part(route, ver, (slot, key.1.fingerprint()));
+                return Ok(Tried::Got(table, near, 0));
+            }
+            Mark::LockSlotOther.hit();
+            self.0.ep.step(Step::Table);
+            // The lock is this operation's, and not in its list yet.
+            let read = async {
+                let read = self.0.ep.read(at.plus(BODY_AT as u64), len as u32).await;
+                read.map_err(Error::effect_unknown)
+            };
+            body = self.0.op.try_for(&[lock], read).await?;
+        }
         // This operation holds the lock: no other client writes this table now, so a torn one is
         // not a table of this leaf.
         let mut table = self.0.spare_table();
         let is_whole = body.extract(|b| table.load(route.table, route.capacity, b));
         if is_whole && (route.matches(&table) || self.0.node.has(Mutant::LockAnyTable)) {
             let image_word = if route.is_imaged() { body.word(image / 8) } else { 0 };
-            let near = near.zip(slot).map(|(slot, range)| match beside {
-                Some(read) => NearSlot { slot, read, at: 0 },
-                None => NearSlot { slot, read: body, at: range.start },
-            });
             return Ok(Tried::Got(table, near, image_word));
         }
         self.0.keep_table(table);
@@ -256,6 +289,21 @@ impl TableLocks<'_> {
         let g = &self.0.node.g;
         let first = self.image(route) + g.slot_at(slot);
         first..first + g.entry()
+    }
+
+    /// A slot that was READ, here in the bytes, against a key.
+    fn near(
+        self,
+        route: &Route,
+        (slot, key): (usize, HashedKey<'_>),
+        read: &Sampled,
+        at: usize,
+    ) -> NearSlot {
+        let (c, place) = (self.0, Place { leaf: route.leaf, slot });
+        let (mut found, len) = (c.found.take(), c.node.g.entry());
+        let looked = read.extract(|b| Entries(c).look(place, &b[at..][..len], key, &mut found));
+        c.found.set(found);
+        NearSlot { slot, looked }
     }
 
     /// Unlocks a leaf with an unchanged table.
@@ -388,7 +436,8 @@ pub(crate) fn is_memory(at: GlobalAddr) -> bool {
 
 /// Result of a try.
 enum Tried {
-    /// With the table, the slot that was READ along, and the first word of the image.
+    /// With the table, or the part of it that a slot tells, the slot that was READ along, and the
+    /// first word of the image.
     Got(Box<Table>, Option<NearSlot>, u64),
     Stale,
     /// The lock is held by this tag; 0: the cell was never written since it was zeroed, its owner

@@ -160,7 +160,7 @@ impl<'c> Writes<'c> {
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         loop {
-            let l = LeafLocks(self.0).of_pair((key, hash)).await.map_err(untouched)?;
+            let l = LeafLocks(self.0).of_pair((key, hash), &w).await.map_err(untouched)?;
             let steps = PointWrite::new(key, hash, w, self.0.found.take());
             if let Some(written) = self.under_lock(l, steps, None, flight).await? {
                 return Ok(written);
@@ -247,7 +247,10 @@ impl<'c> Writes<'c> {
         loop {
             match steps.next(&l.table) {
                 Next::Probe(slot) => {
-                    let probed = Self::probe(c, &l, slot, looked.take(), key, &mut steps.old).await;
+                    // The value that the near slot has is in `old` until another slot is looked at.
+                    let near = l.near.take().filter(|near| near.slot == slot);
+                    let looked = near.map(|near| near.looked).or(looked.take());
+                    let probed = Self::probe(c, &l, slot, looked, key, &mut steps.old).await;
                     let probe;
                     (l, probe) = c.under(l, probed).await?;
                     steps.saw(slot, &probe);
@@ -268,22 +271,19 @@ impl<'c> Writes<'c> {
         old: &mut Vec<u8>,
     ) -> Result<Probe> {
         let place = Place { leaf: l.route.leaf, slot };
-        if let Some(near) = &l.near
-            && near.slot == slot
-        {
-            let looked = near.entry(&c.node.g, |bytes| Entries(c).look(place, bytes, key, old));
-            if let Some(probe) =
-                Entries(c).judge_looked((looked, l.route.generation), key.0, old).await?
-            {
-                return Ok(probe);
-            }
+        if !l.route.is_imaged() {
+            return Entries(c).probe((place, l.route.generation), looked, key, old).await;
         }
-        if l.route.is_imaged()
-            && let Some(probe) = Images(c).slot_in(l.at, &l.route, slot, key, old).await?
+        if let Some(looked) = looked
+            && let Some(probe) =
+                Entries(c).judge_looked((looked, l.route.generation), key.0, old).await?
         {
             return Ok(probe);
         }
-        if l.route.is_imaged() && c.node.log.is_some() {
+        if let Some(probe) = Images(c).slot_in(l.at, &l.route, slot, key, old).await? {
+            return Ok(probe);
+        }
+        if c.node.log.is_some() {
             // The leaf at the memory node may be behind.
             let leaf = Replay(c).leaf(&l.route).await?;
             let looked = Entries(c).look(place, leaf.entry(&c.node.g, slot), key, old);
@@ -294,7 +294,7 @@ impl<'c> Writes<'c> {
             }
             return Err(Error::corrupt(format!("locked leaf {} points to garbage", place.leaf)));
         }
-        Entries(c).probe((place, l.route.generation), looked, key, old).await
+        Entries(c).probe((place, l.route.generation), None, key, old).await
     }
 
     /// The value to be written: the flight's, sealed now, or the caller's.
