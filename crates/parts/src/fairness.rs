@@ -225,8 +225,8 @@ impl FairShare {
         stamp
     }
 
-    /// The change of the stamp of a node that has taken the lock. `more`: whether its next client in
-    /// the queue waits for the same lock.
+    /// The change of the stamp of a node that has taken the lock. `more`: whether its next client
+    /// in the queue waits for the same lock.
     #[inline]
     pub fn next(&self, lock: u64, more: impl FnOnce() -> bool) -> Option<Next> {
         let slot = self.slot(lock);

@@ -20,8 +20,8 @@ use crate::transport::Nanos;
 
 /// First bytes of every connection.
 pub(super) const MAGIC: [u8; 8] = *b"dmtwire\n";
-/// Processes of different versions do not talk to each other. A layout of memory that nodes share is
-/// part of the version, too.
+/// Processes of different versions do not talk to each other. A layout of memory that nodes share
+/// is part of the version, too.
 pub(super) const VERSION: u32 = 10;
 /// Longest body of a frame.
 pub(super) const MAX_FRAME: usize = 64 << 20;
