@@ -314,7 +314,7 @@ impl Tables {
             return Ok(false);
         }
         // A memory node takes chunks for its tables that blocks may have been freed in. Its service
-        // has no access to the fabric, so each node tells it when it learns of the segment.
+        // has no access to the fabric, so each node that learns of a segment reports it.
         for (j, base) in p.segments.iter().enumerate().filter(|(_, base)| **base != 0) {
             let (at, bytes) = (GlobalAddr::from_bits(*base), segment_bytes(j));
             fabric.allocation_event(view.me, at, bytes, ShadowState::Plain);
@@ -322,8 +322,8 @@ impl Tables {
         Ok(true)
     }
 
-    /// Reads the records of all partitions whose cells this node does not know, and remembers those
-    /// that have an owner.
+    /// Reads the records of the partitions with cells that this node does not know, and remembers
+    /// the segments of those with an owner.
     pub(crate) async fn refresh_all(
         &self,
         ep: &Endpoint,
