@@ -17,7 +17,7 @@ use dmtree_check::log::{Answer, Call};
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_fabric::sim::{How, Profile, SimFabric};
 use dmtree_fabric::{Endpoint, Fifo, LeaseParameters, MemberPhase, NodeId};
-use dmtree_parts::{AnyIndex, AnyOptions, Fill, Write, worker};
+use dmtree_parts::{AnyIndex, AnyOptions, Fill, Write};
 use dmtree_pool::{PoolNode, PoolOptions};
 use dmtree_workload::Seed;
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ const SLAB_BYTES: u64 = 256 << 10;
 #[derive(Clone, Debug, PartialEq, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
-    /// The system, with its usual options; it must recover from crashes.
+    /// The system, with its usual options; it must recover from crashes, and have no workers.
     #[arg(long, default_value = "dmtree")]
     pub system: String,
     /// Hardware (see `fabric list`).
@@ -119,7 +119,13 @@ impl Setup {
         let system = registry::find(&self.system)?;
         if !system.recovers {
             return Err(Failure::input(format!(
-                "{} does not recover from crashes; dmtree, sherman and dlsm do",
+                "{} does not recover from crashes; dmtree, dmtree-log and sherman do",
+                system.name
+            )));
+        }
+        if system.options.workers()? > 0 {
+            return Err(Failure::input(format!(
+                "{} has workers, and this experiment loads without any; dmtree-log has none",
                 system.name
             )));
         }
@@ -333,13 +339,6 @@ fn make(s: &Setup) -> Result<Harness> {
     Ok(harness)
 }
 
-/// A worker of the index, until the simulation ends or its node dies.
-async fn work(mut index: AnyIndex, b: Rc<Board>) {
-    if let Err(e) = worker::run(&mut index, || b.running.get() == 0).await {
-        b.failed(format!("a worker of {}: {e}", index.endpoint().node()));
-    }
-}
-
 /// Simulates a crash.
 ///
 /// # Errors
@@ -388,11 +387,6 @@ fn live(harness: &Harness, s: &Setup, b: &Rc<Board>) -> Result<()> {
                 harness.spawn(cn, slot, client(its, number, s.clone(), b.clone()));
                 number += 1;
             }
-        }
-        for _ in 0..index.options.workers()? {
-            let its = index.placed(core, (cn.into(), index.attach(cn.into())?), first.as_ref());
-            let slot = its.endpoint().slot();
-            harness.spawn(cn, slot, work(its, b.clone()));
         }
         harness.membership_agent(cn, s.lease_us * 1000 / 16);
     }

@@ -56,6 +56,7 @@ fn impossible_settings_are_refused() {
         (Setup { profile: "none".to_owned(), ..small() }, "none"),
         (Setup { maintain_every: 0, ..small() }, "maintain-every is 0"),
         (Setup { system: "fptree".to_owned(), ..small() }, "fptree does not recover"),
+        (Setup { system: "dlsm".to_owned(), ..small() }, "dlsm has workers"),
         (Setup { system: "none".to_owned(), ..small() }, "none"),
     ] {
         let e = run(&bad).expect_err(words).to_string();
