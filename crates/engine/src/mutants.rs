@@ -197,7 +197,7 @@ dmtree_parts::mutants! {
     ImagedNotClosed,
     /// An insert behind the bound of an image leaves the bound as it was.
     ImagedBoundKept,
-    /// A slot with another key counts as a table without the key.
+    /// A slot counts as the key's without a look at its key.
     ImagedSlotTrusted,
     /// A write is shown before its record is durable.
     LogAckEarly,

@@ -126,6 +126,14 @@ impl Looked {
         }
     }
 
+    /// With its mutant only: another key counts as this one.
+    #[cold]
+    pub fn trust(&mut self) {
+        if let Glance::Other(ver) = self.glance {
+            self.glance = Glance::Hit(ver);
+        }
+    }
+
     /// The result, where the slot alone tells.
     #[inline]
     pub fn probe(&self) -> Option<Probe> {

@@ -230,7 +230,7 @@ impl TableLocks<'_> {
             return Ok(Tried::Busy(was));
         }
         Contenders(self.0).took(route, said.as_ref());
-        let near = match (wanted, &beside) {
+        let mut near = match (wanted, &beside) {
             (Wanted::Table, _) => None,
             (Wanted::Slot(slot, key), _) => Some(self.near(route, (slot, key), &body, 0)),
             (Wanted::TableAndSlot(slot, key), Some(read)) => {
@@ -241,10 +241,10 @@ impl TableLocks<'_> {
             }
         };
         if let Wanted::Slot(slot, key) = wanted {
-            let there = |near: &NearSlot| match self.0.node.has(Mutant::ImagedSlotTrusted) {
-                false => near.looked.key_is_there(route.generation),
-                true => near.looked.probe().map(|probe| probe.ver()),
-            };
+            if self.0.node.has(Mutant::ImagedSlotTrusted) {
+                near.iter_mut().for_each(|near| near.looked.trust());
+            }
+            let there = |near: &NearSlot| near.looked.key_is_there(route.generation);
             if let Some(ver) = near.as_ref().and_then(there) {
                 let mut table = self.0.spare_table();
                 table.be_part(route, ver, (slot, key.1.fingerprint()));
