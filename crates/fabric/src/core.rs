@@ -462,6 +462,23 @@ impl Core {
         self.slots.borrow_mut()[slot as usize].when_quiet.push(then);
     }
 
+    /// A new incarnation of its node takes a slot over. Verbs of the former one may execute still:
+    /// no operation waits for their end.
+    #[cfg(feature = "sim")]
+    pub fn renew_slot(&self, slot: u32) {
+        let waiting = {
+            let mut slots = self.slots.borrow_mut();
+            let s = &mut slots[slot as usize];
+            s.abandoned = 0;
+            std::mem::take(&mut s.when_quiet)
+        };
+        for p in self.postings.borrow_mut().iter_mut().filter(|p| p.slot == slot && p.dropped) {
+            p.counted = false;
+        }
+        // Not run: they are of the former incarnation. They may own endpoints.
+        drop(waiting);
+    }
+
     /// A transport reports the completion of a list. Stale tickets are ignored.
     pub fn complete(&self, t: Ticket, result: Result<()>) {
         let (dropped, detached, slot) = {

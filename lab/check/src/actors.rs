@@ -403,6 +403,7 @@ impl<'a> Actors<'a> {
                 }
                 Due::Restart(cn) => {
                     let back = shared.fabric.restart(NodeId::compute(cn as u16));
+                    shared.renew_slots(cn);
                     let node = back.and_then(|()| self.shared.test_cluster.revive(cn));
                     self.nodes.borrow_mut()[cn] = self.must("a restart", node)?;
                     node_states.back(cn);

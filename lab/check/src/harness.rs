@@ -85,6 +85,13 @@ impl Harness {
         slot
     }
 
+    /// A compute node is back as a new incarnation: its slots have new clients.
+    pub(crate) fn renew_slots(&self, cn: usize) {
+        let slots = self.slots.borrow();
+        let its = slots.iter().filter(|(_, of)| *of == Some(cn));
+        its.for_each(|(slot, _)| self.core.renew_slot(*slot));
+    }
+
     fn own(&self) -> u32 {
         *self.own.get_or_init(|| self.core.add_slot())
     }

@@ -118,10 +118,17 @@ impl LeafRecovery<'_> {
         if !h.is_of(route) || h.level != 0 {
             return Ok(false);
         }
-        if self.help_route(route).await? == Inspected::Done {
+        // Another reader may have built it meanwhile.
+        if self.help_route(route).await? == Inspected::Done && !self.has_image(route).await? {
             self.0.op.part(self.rebuild(route, true)).await?;
         }
         Ok(h.forward.is_null())
+    }
+
+    /// Whether the image of a leaf is whole.
+    async fn has_image(self, route: &Route) -> Result<bool> {
+        let Some(at) = self.0.cell(route.table).await? else { return Ok(false) };
+        Ok(Images(self.0).whole_in(at, route).await?.is_some())
     }
 
     /// A reader has met a torn leaf for long: when the writer is dead, the reader repairs it.

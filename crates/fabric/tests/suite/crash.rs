@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
 use crate::common::{MN, at, fails};
 use dmtree_fabric::sim::{
@@ -383,4 +384,28 @@ fn a_service_reads_virtual_time() {
     let (from, before, after, to) = ep.block_on(times).unwrap();
     assert!(from <= before && before <= to, "{before} is not in {from}..={to}");
     assert_eq!(after, before + 1000);
+}
+
+/// Verbs of the former incarnation may execute for long. No client of the new one waits for them.
+#[test]
+fn a_slot_is_quiet_in_a_new_incarnation() {
+    let bench = Bench::new(3, Capabilities::NONE);
+    let ep = bench.client(A);
+    let drop_a_read = |ep: &Endpoint| {
+        let mut read = Box::pin(ep.read(at(4096), 512));
+        let polled = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending());
+    };
+    drop_a_read(&ep);
+    ep.when_quiet(|| panic!("the client is gone"));
+    bench.fabric.crash(A, How::Machine).unwrap();
+    bench.fabric.restart(A).unwrap();
+    bench.core.renew_slot(ep.slot());
+    let again = Endpoint::new(bench.core.clone(), bench.fabric.attach(A).unwrap(), ep.slot());
+    assert!(again.is_quiet());
+    drop_a_read(&again);
+    assert!(!again.is_quiet(), "its own verb counts");
+    let watch = bench.client(B);
+    watch.block_on(async { Ok(watch.sleep(2 * LONGEST_ZOMBIE_NS).await) }).unwrap();
+    assert!(again.is_quiet());
 }
