@@ -223,7 +223,7 @@ impl RangeIndex for DmTree {
     }
 
     async fn gc(&mut self) -> Result<Found> {
-        Collection(&self.client).run(None).await
+        Collection(&self.client).run().await
     }
 
     async fn walk(&mut self) -> Result<Shape> {

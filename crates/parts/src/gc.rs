@@ -20,7 +20,7 @@
 //! The state is in the memory of one compute node. A crash loses it, and a later collection starts
 //! again: until phase 5 nothing has changed but locks that a collector has taken over.
 
-use dmtree_fabric::{Endpoint, Error, Nanos, Result};
+use dmtree_fabric::{Endpoint, Result};
 use dmtree_pool::{ArenaKey, Gc, Grant, Held, Lost, PoolNode};
 
 use crate::contract::{Found, Root};
@@ -111,17 +111,11 @@ pub trait Collector: Sized {
         Ok(())
     }
 
-    /// Runs a whole collection; `TimedOut` when it has not ended at `until`, a reading of the
-    /// fabric's clock.
-    async fn collect(&self, gc: Gc, until: Option<Nanos>) -> Result<Found> {
+    /// Runs a whole collection.
+    async fn collect(&self, gc: Gc) -> Result<Found> {
         let (ep, pool, _) = self.place();
         let mut run = Run::of(gc);
         let found = loop {
-            if until.is_some_and(|until| ep.now() >= until) {
-                break Err(Error::timed_out(
-                    "the garbage collection that searches for room has not ended in time: try again",
-                ));
-            }
             match step(self, &mut run).await {
                 Ok(Progress::Continue) => {}
                 Ok(Progress::Wait) => ep.sleep(PAUSE_NS).await,

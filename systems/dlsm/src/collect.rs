@@ -115,7 +115,7 @@ impl Collecting<'_> {
         // A range that is claimed now is no change during the collection.
         self.own_all().await?;
         let gc = self.0.node.pool.collection().next_gc(&self.0.ep, self.0.node.root.index).await?;
-        self.collect(gc, None).await
+        self.collect(gc).await
     }
 
     /// Runs a collection once this node has taken ranges of dead owners over, unless another node

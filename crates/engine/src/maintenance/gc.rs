@@ -13,7 +13,7 @@
 //! been used up without a word written, and L forbids a generation to be used twice.
 
 use dmtree_fabric::trace::{Event, report};
-use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, Nanos, OpKind, OpOutcome, Result, Step};
+use dmtree_fabric::{Endpoint, Error, ErrorKind, GlobalAddr, Nanos, OpKind, OpOutcome, Result, Step};
 use dmtree_parts::gc::{Collector, Run};
 use dmtree_parts::{Found, Root, Work};
 use dmtree_pool::{ArenaKey, Gc, Grant, Held, Lost, PoolNode, Span, TableId, Told};
@@ -55,15 +55,29 @@ pub struct Notes {
 pub(crate) struct Collection<'c>(pub &'c Client);
 
 impl Collection<'_> {
-    /// A whole garbage collection, at once; `TimedOut` when it has not ended at `until`, a reading
-    /// of the fabric's clock.
-    pub(crate) async fn run(self, until: Option<Nanos>) -> Result<Found> {
+    /// A whole garbage collection, at once.
+    pub(crate) async fn run(self) -> Result<Found> {
         let (pool, index) = (&self.0.node.pool, self.0.node.root.index);
-        let gc = match until {
-            Some(_) => pool.collection().begin_gc(&self.0.ep, index).await?,
-            None => pool.collection().next_gc(&self.0.ep, index).await?,
-        };
-        self.collect(gc, until).await
+        let gc = pool.collection().next_gc(&self.0.ep, index).await?;
+        self.collect(gc).await
+    }
+
+    /// A garbage collection for a write that finds no room; `TimedOut` when it has not ended at
+    /// `until`, a reading of the fabric's clock. Then the next such write goes on with it: a
+    /// collection of a large index may take longer than a write may.
+    pub(crate) async fn run_until(self, until: Nanos) -> Result<()> {
+        let maintenance = &self.0.node.maintenance;
+        let mut gc_run = self.collect_some(maintenance.take_gc()).await?;
+        while let Some(kept) = gc_run {
+            if self.0.ep.now() >= until {
+                maintenance.keep_gc(kept);
+                return Err(Error::timed_out(
+                    "the garbage collection that searches for room has not ended in time: try again",
+                ));
+            }
+            gc_run = self.collect_some(Some(kept)).await?;
+        }
+        Ok(())
     }
 
     /// A step of the garbage collection that follows a death; one node does it for all. An

@@ -166,8 +166,8 @@ async fn collect_lost(c: &Client) -> Result<bool> {
         was_due = true;
         let counting = Counting::begin(&c.node.counting);
         if !waits && pool.membership().has_settled_membership() && counting.is_some() {
-            match Collection(c).run(Some(until)).await {
-                Ok(_) => break,
+            match Collection(c).run_until(until).await {
+                Ok(()) => break,
                 // Another node has begun a collection, or a death has: that one comes first.
                 Err(e) if matches!(e.kind(), ErrorKind::Busy | ErrorKind::TimedOut) => {}
                 Err(e) => return Err(e),

@@ -39,7 +39,7 @@ impl Collecting<'_> {
     /// Runs a whole collection.
     pub(crate) async fn gc_op(&self) -> Result<Found> {
         let gc = self.0.node.pool.collection().next_gc(&self.0.ep, self.0.node.root.index).await?;
-        self.0.collect(gc, None).await
+        self.0.collect(gc).await
     }
 
     /// Runs a part of the collection that follows a node failure; one node does it for all. A
