@@ -427,7 +427,6 @@ impl Side {
         trouble: &mut Option<Error>,
     ) -> Result<Option<TableId>> {
         let size = (index, usize::from(lines) - 1);
-        let again = if lines > TABLE_LINES { ASK_FOR_IMAGES_AGAIN } else { ASK_AGAIN };
         if let Err(e) = view.check_presence(owner.node) {
             trouble.get_or_insert(e);
             return Ok(None);
@@ -439,6 +438,20 @@ impl Side {
         {
             return Ok(None);
         }
+        // Boxed, being rare and large.
+        Box::pin(self.ask(owner, ep, (index, lines), trouble)).await
+    }
+
+    /// The same of cells that the owner is asked for.
+    async fn ask(
+        &self,
+        owner: &Owner,
+        ep: &Endpoint,
+        (index, lines): (u32, u8),
+        trouble: &mut Option<Error>,
+    ) -> Result<Option<TableId>> {
+        let size = (index, usize::from(lines) - 1);
+        let again = if lines > TABLE_LINES { ASK_FOR_IMAGES_AGAIN } else { ASK_AGAIN };
         let why = WaitReason { what: "table cells", at: u64::from(owner.node.bits()) };
         let _turn = Turn::acquire(&owner.refill, ep, why).await?;
         if let Some(t) = owner.pop(size) {

@@ -499,7 +499,7 @@ impl PoolNode {
             && self.cells_asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(ASK_FOR_CELLS)
         {
             // Without them, owners give new ones.
-            let _ = self.supply().take_left_cells(ep, index, lines).await;
+            let _ = Box::pin(self.supply().take_left_cells(ep, index, lines)).await;
             if self.tables.is_cache_empty((index, lines), side)
                 && self.tables.is_exhausted((index, lines), side)
             {
@@ -619,7 +619,8 @@ impl PoolNode {
     pub async fn resolve(&self, ep: &Endpoint, t: TableId) -> Result<dmtree_fabric::GlobalAddr> {
         match self.tables.resolve_cached(t) {
             Some(at) => Ok(at),
-            None => self.tables.refresh(ep, &*self.fabric, &self.view, t).await,
+            // Boxed, being rare and large.
+            None => Box::pin(self.tables.refresh(ep, &*self.fabric, &self.view, t)).await,
         }
     }
 }

@@ -102,9 +102,20 @@ impl Supply<'_> {
         let near = near
             .filter(|n| n.role() == Role::Memory && self.0.shape.is_open(n.index()))
             .map(NodeId::index);
-        if let Some(item) = self.take(source, near) {
-            return Ok(item);
+        match self.take(source, near) {
+            Some(item) => Ok(item),
+            // Boxed, being rare and large.
+            None => Box::pin(self.obtain_more(ep, source, near)).await,
         }
+    }
+
+    /// The same where no piece was here.
+    async fn obtain_more<S: Source>(
+        self,
+        ep: &Endpoint,
+        source: &S,
+        near: Option<usize>,
+    ) -> Result<S::Item> {
         let why = WaitReason { what: "a chunk", at: u64::from(source.request().index) };
         let _turn = Turn::acquire(&source.turns().asking, ep, why).await?;
         if let Some(item) = self.take(source, near) {
@@ -124,8 +135,7 @@ impl Supply<'_> {
         if let Some(item) = self.refill_any(ep, source, &mut trouble).await {
             return Ok(item);
         }
-        // All full: limbo items or idle chunks of this node may still help. Boxed, being rare and
-        // large.
+        // All full: limbo items or idle chunks of this node may still help.
         self.0.limbo_list.press();
         let freed = Box::pin(self.0.reclaimer().reclaim_all(ep)).await;
         if let Some(item) = self.take(source, None) {
