@@ -149,7 +149,7 @@ impl<'c> Walk<'c> {
             self.shape.structure_bytes += g.inner_bytes() as u64;
             let mut held = Vec::new();
             for r in &records {
-                let low = Blocks(c).fence(r.key).await?.unwrap_or_default();
+                let low = Blocks(c).fence(r.key).await?.unwrap_or_default().into_owned();
                 if let Stored::Block(at) = r.key {
                     self.shape.block_bytes += u64::from(at.capacity());
                 }

@@ -54,6 +54,11 @@ pub fn head(key: &[u8], skip: usize) -> u64 {
     }
 }
 
+/// The bits of a head that a prefix of this length has at the beginning of a key.
+pub fn prefix_mask(len: usize) -> u64 {
+    u64::MAX.checked_shl(64 - 8 * len.min(8) as u32).unwrap_or(0)
+}
+
 /// Lines that are prefetched: those of a usual node.
 const PREFETCHED: usize = 4;
 /// Bytes of the prefix that two keys share.
@@ -104,7 +109,7 @@ impl KeyArray {
         Self {
             prefix: head(&first[..shared], 0),
             tail: head(&first[..shared], shared.saturating_sub(8)),
-            mask: u64::MAX.checked_shl(64 - 8 * shared.min(8) as u32).unwrap_or(0),
+            mask: prefix_mask(shared),
             base,
             shared: shared as u16,
             shift: shift as u8,

@@ -112,7 +112,7 @@ impl Plan {
 /// The images of both leaves.
 struct Halves {
     upper: LeafImage,
-    upper_table: Table,
+    upper_table: Box<Table>,
     lower: LeafImage,
     lower_table: Box<Table>,
     /// The new pair when it stays: its slot and entry. Its WRITE is behind the image's.
@@ -141,7 +141,8 @@ impl Halves {
         (header.ver, header.table) = (ver, new.table);
         let fence_of_upper = fence_tag(hi.as_deref());
         let mut upper = LeafImage::new(c, new, (&header, fence_of_upper)).await?;
-        let mut upper_table = Table::new(new.grant.addr, ver, fence_of_upper, new.capacity);
+        let mut upper_table = c.spare_table();
+        *upper_table = Table::new(new.grant.addr, ver, fence_of_upper, new.capacity);
         for (n, from) in plan.moved.iter().enumerate() {
             let to = c.node.places.copied(n, *from);
             upper.copy(to, leaf.entry(&c.node.g, *from));
@@ -227,7 +228,7 @@ pub(crate) struct Split<'c> {
     leaf: LeafCopy,
     separator: Vec<u8>,
     new: NewLeaf,
-    new_table: Table,
+    new_table: Box<Table>,
     has_pair: bool,
 }
 
@@ -371,10 +372,9 @@ impl<'c> Split<'c> {
             return Records(c).publish(low, &child).await;
         }
         Records(c).publish(low, &child).await?;
-        let hi = Blocks(c).fence(self.leaf.header(c).hi).await?;
-        let route = self.new.route(fence_tag(hi.as_deref()));
-        Router(c).fill_mirror(low, &route, self.new_table.fps());
-        Router(c).fill_mirror(&Leaves(c).low_of(&self.leaf).await?, &l.route, l.table.fps());
+        let route = self.new.route(self.new_table.fence);
+        let (upper, lower) = ((&route, self.new_table.fps()), (&l.route, l.table.fps()));
+        Router(c).fill_mirrors(low, upper, lower);
         LeafLocks(c).unlock_with_table(l).await
     }
 

@@ -4,6 +4,8 @@
 //! A client that waits for an inner lock while it holds another waits for one of a higher level,
 //! and FIFO guards are ranked by level; so inner locks form no cycle.
 
+use std::borrow::Cow;
+
 use dmtree_fabric::verb::cas;
 use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, Result, Sampled, Stage, Step};
 use dmtree_parts::fifo_mutex::{FifoGuard, Rank};
@@ -52,7 +54,7 @@ impl InnerLocks<'_> {
         'again: loop {
             let start = match c.node.cache.lookup(level, key) {
                 Some((n, _)) => n,
-                None => match Router(c).descend_to(key, level).await? {
+                None => match Box::pin(Router(c).descend_to(key, level)).await? {
                     Some(n) => n,
                     None => return Ok(None),
                 },
@@ -169,7 +171,7 @@ impl InnerLocks<'_> {
         };
         let node = InnerNode::of(self.0, bytes.into_buf()).await?;
         let header = unchecked_header(g, &node.bytes).expect("accepted");
-        let hi = Blocks(self.0).fence(header.hi).await?;
+        let hi = Blocks(self.0).fence(header.hi).await?.map(Cow::into_owned);
         Ok(Some(LockedInner { addr, tag, fifo_guard, ver, level, hi, node }))
     }
 

@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 
 use dmtree_fabric::{GlobalAddr, Result};
 use dmtree_parts::cache::CachedNode;
-use dmtree_parts::keys::common;
+use dmtree_parts::keys::{common, head, prefix_mask};
 
 use crate::Client;
 use crate::format::{Child, Geometry, Record, Stored, inner, put_u64, unchecked_header};
@@ -47,7 +47,7 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
             let (i, _) = node.long[n];
             let key = inner::key_of(&g, raw(&g, &node.bytes, i));
             let key = Blocks(c).fence(key.unwrap_or(Stored::Infinite)).await?;
-            let key = key.unwrap_or_default();
+            let key = key.unwrap_or_default().into_owned();
             order = order.filter(|_| key.starts_with(node.prefix()));
             order.iter_mut().for_each(|order| order.push(&key, i));
             node.long[n].1 = key;
@@ -74,17 +74,24 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
         let prefix = self.prefix();
         let mut order = KeyOrder::new(prefix.len(), self.g.fanout + 1);
         let (mut lens, mut long, mut have_prefix) = (vec![FREE; self.g.fanout], Vec::new(), true);
+        let (first, mask) = (head(prefix, 0), prefix_mask(prefix.len()));
+        // A call to compare a few bytes takes longer than they do.
+        let has_prefix = |key: &[u8]| match prefix.len() {
+            ..=8 => key.len() >= prefix.len() && (head(key, 0) ^ first) & mask == 0,
+            _ => key.starts_with(prefix),
+        };
         let records = &self.bytes[self.g.record_at(0)..self.g.inner_image()];
-        for (i, raw) in records.chunks_exact(self.g.record()).enumerate() {
+        let places = records.chunks_exact(self.g.record()).zip(&mut lens).enumerate();
+        for (i, (raw, len)) in places {
             if inner::is_free(raw) {
                 continue;
             }
             if let Some(Stored::Inline(key)) = inner::key_of(&self.g, raw) {
-                lens[i] = key.len() as u16;
-                have_prefix &= key.starts_with(prefix);
+                *len = key.len() as u16;
+                have_prefix &= has_prefix(key);
                 order.push(key, i);
             } else {
-                lens[i] = LONG;
+                *len = LONG;
                 long.push((i, Vec::new()));
             }
         }

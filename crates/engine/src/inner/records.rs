@@ -33,7 +33,7 @@ impl Records<'_> {
         let mut backoff = self.0.ep.backoff("room in a parent", child.addr);
         loop {
             let Some(n) = InnerLocks(self.0).lock(level, low).await? else {
-                if self.grow_root(level, low, child).await? {
+                if Box::pin(self.grow_root(level, low, child)).await? {
                     return Ok(());
                 }
                 backoff.step().await?;
@@ -51,7 +51,7 @@ impl Records<'_> {
             }
             match n.node.free_place() {
                 Some(index) => return self.add(n, index, low, child).await,
-                None => InnerSplit::run(self.0, n).await?,
+                None => Box::pin(InnerSplit::run(self.0, n)).await?,
             }
         }
     }

@@ -3,6 +3,8 @@
 //! A block is immutable. It is written before what points to it, and retired after it; a pointer
 //! that may be older (`Validation::Unvalidated`) may find the bytes of another block.
 
+use std::borrow::Cow;
+
 use dmtree_fabric::{Buf, Error, NodeId, Result, Step};
 use dmtree_pool::BlockPtr;
 
@@ -27,8 +29,16 @@ pub(crate) struct Blocks<'c>(pub &'c Client);
 
 impl Blocks<'_> {
     /// The bytes of a fence; `None` is the right end.
-    pub(crate) async fn fence(self, stored: Stored<'_>) -> Result<Option<Vec<u8>>> {
-        self.fence_in(stored, Validation::Held).await
+    pub(crate) async fn fence<'s>(self, stored: Stored<'s>) -> Result<Option<Cow<'s, [u8]>>> {
+        match stored {
+            Stored::Inline(bytes) => Ok(Some(Cow::Borrowed(bytes))),
+            Stored::Infinite => Ok(None),
+            // Boxed, being rare.
+            Stored::Block(_) => {
+                let key = Box::pin(self.fence_in(stored, Validation::Held)).await?;
+                Ok(key.map(Cow::Owned))
+            }
+        }
     }
 
     pub(crate) async fn fence_in(
@@ -111,7 +121,8 @@ impl Blocks<'_> {
         if let Some(area) = FenceArea::inline(g, key) {
             return Ok(area);
         }
-        let (at, buf) = self.take(key, &[], None).await?;
+        // Boxed, being rare.
+        let (at, buf) = Box::pin(self.take(key, &[], None)).await?;
         later.push((at, buf));
         let mut bytes = vec![0; g.k];
         let hash = KeyHash::of(key);

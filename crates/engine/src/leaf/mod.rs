@@ -217,7 +217,7 @@ impl Leaves<'_> {
     }
 
     pub(crate) async fn low_of(self, leaf: &LeafCopy) -> Result<Vec<u8>> {
-        Ok(Blocks(self.0).fence(leaf.header(self.0).lo).await?.unwrap_or_default())
+        Ok(Blocks(self.0).fence(leaf.header(self.0).lo).await?.unwrap_or_default().into_owned())
     }
 }
 

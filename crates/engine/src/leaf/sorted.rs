@@ -17,7 +17,7 @@ pub(crate) struct SortedKeys<'l> {
 }
 
 /// The key of an entry, if it is there.
-#[inline]
+#[inline(always)]
 fn inline_key<'e>(g: &Geometry, entry: &'e [u8]) -> Option<&'e [u8]> {
     let slot = slot::unchecked(g, entry)?;
     match get_key(slot.key, slot.key_mode) {

@@ -25,6 +25,8 @@
 //!
 //! The mark phase writes nothing to memory nodes. Each piece runs under a pin of its own.
 
+use std::borrow::Cow;
+
 use dmtree_fabric::{GlobalAddr, Result, Step};
 use dmtree_pool::{BlockPtr, Span};
 
@@ -66,7 +68,7 @@ impl Collection<'_> {
                     let keys = inner::records(&g, &image).map(|r| r.key);
                     [h.lo, h.hi].into_iter().chain(keys).for_each(|s| mark_stored(s, gc_run));
                     self.inner_tombstones(h.next, gc_run).await?;
-                    return Ok(hi);
+                    return Ok(hi.map(Cow::into_owned));
                 }
             }
             c.node.cache.invalidate(level, &node);
@@ -115,7 +117,7 @@ impl Collection<'_> {
         let h = leaf.header(c);
         let hi = Blocks(c).fence(h.hi).await?;
         self.leaf_tombstones(h.next, hi.as_deref(), gc_run).await?;
-        Ok(hi)
+        Ok(hi.map(Cow::into_owned))
     }
 
     /// A leaf with entries that name all of its blocks. Where a log may have records of it, that

@@ -181,7 +181,7 @@ impl<'c> DamagedNode<'c> {
                 }
                 UnvalidatedRecord::Free(r) => r,
                 UnvalidatedRecord::Live(record, r) => {
-                    let key = Blocks(c).fence(record.key).await?.unwrap_or_default();
+                    let key = Blocks(c).fence(record.key).await?.unwrap_or_default().into_owned();
                     let (area, child) = (FenceArea::of_record(&record), record.child);
                     node.kept.push(Kept { index, key, area, child });
                     r

@@ -227,6 +227,24 @@ impl<'c> Router<'c> {
         });
     }
 
+    /// The same for a leaf and for its left neighbour, whose record is the one in front: one search
+    /// finds both.
+    pub(crate) fn fill_mirrors(
+        self,
+        key: &[u8],
+        (route, fps): (&Route, &[u8]),
+        (left, left_fps): (&Route, &[u8]),
+    ) {
+        self.with_record(key, route, fps.len(), |node, i| {
+            node.fill_mirror(i, fps);
+            if let Some(before) = i.checked_sub(1)
+                && is_record_of(node, before, left, left_fps.len())
+            {
+                node.fill_mirror(before, left_fps);
+            }
+        });
+    }
+
     /// Calls `f` with the cached record of a leaf that has `slots` slots at least, if there are
     /// mirrors.
     fn with_record(
@@ -240,9 +258,7 @@ impl<'c> Router<'c> {
         let mirrors = self.0.node.o.techniques.mirrors;
         let found = mirrors.then(|| self.0.node.cache.find(1, key, &r)).flatten();
         let Some((node, i)) = found else { return };
-        let record = node.record(i);
-        let is_same = (record.child, record.generation) == (route.leaf, route.generation);
-        if is_same && slots <= usize::from(record.capacity) {
+        if is_record_of(node, i, route, slots) {
             f(node, i);
         }
     }
@@ -316,6 +332,13 @@ impl<'c> Router<'c> {
     ) -> Result<()> {
         Leaves(self.0).wait_for(backoff, leaf.addr, PACED_WALK).await
     }
+}
+
+/// Whether a cached record is that of a leaf, of `slots` slots at least.
+fn is_record_of(node: &CachedNode, i: usize, route: &Route, slots: usize) -> bool {
+    let record = node.record(i);
+    let is_same = (record.child, record.generation) == (route.leaf, route.generation);
+    is_same && slots <= usize::from(record.capacity)
 }
 
 /// The route of a key that a bottom node covers.

@@ -118,7 +118,10 @@ pub struct FenceArea {
 impl FenceArea {
     /// A fence that fits its area; `None` when it needs a block.
     pub fn inline(g: &Geometry, key: &[u8]) -> Option<Self> {
-        let mut bytes = vec![0; g.k];
+        // Allocators take longer for memory that is to be zeros.
+        let mut bytes = Vec::with_capacity(g.k);
+        bytes.extend_from_slice(&key[..key.len().min(g.k)]);
+        bytes.resize(g.k, 0);
         let mode = area::put_inline(&mut bytes, key)?;
         Some(Self { bytes, mode })
     }
