@@ -19,7 +19,7 @@ use dmtree_fabric::cpu::prefetch;
 use crate::contract::CacheStats;
 use crate::sync::{AtomicU64, Mutex, Reading, reading};
 use directory::Level;
-pub use node::{CachedNode, ChildKeys, NodeParts, Record};
+pub use node::{CachedNode, ChildKeys, MOST_PLACES, NodeParts, Record};
 
 /// Levels a tree can have: a fan-out of 8 at half fill reaches 10^9 leaves with 15.
 pub const MAX_LEVELS: usize = 16;

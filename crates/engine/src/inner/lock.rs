@@ -5,9 +5,11 @@
 //! and FIFO guards are ranked by level; so inner locks form no cycle.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use dmtree_fabric::verb::cas;
 use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, Result, Sampled, Stage, Step};
+use dmtree_parts::cache::CachedNode;
 use dmtree_parts::fifo_mutex::{FifoGuard, Rank};
 
 use crate::format::{Geometry, LockTag, Ver, check_header, inner, unchecked_header};
@@ -59,9 +61,9 @@ impl InnerLocks<'_> {
                     None => return Ok(None),
                 },
             };
-            let (mut addr, mut generation) = (start.addr, Some(start.generation));
+            let (mut addr, mut cached) = (start.addr, Some(&start));
             loop {
-                let Some(locked) = self.lock_at(addr, generation, level).await? else {
+                let Some(locked) = self.lock_at(addr, cached, level).await? else {
                     c.node.cache.invalidate(level, &start);
                     backoff.step().await?;
                     continue 'again;
@@ -78,7 +80,7 @@ impl InnerLocks<'_> {
                 }
                 Mark::InnerLockRight.hit();
                 let header = check_header(&c.node.g, addr, &locked.node.bytes).expect("accepted");
-                (addr, generation) = (header.next, None);
+                (addr, cached) = (header.next, None);
                 c.unlock(locked).await?;
                 if addr.is_null() {
                     c.node.cache.invalidate(level, &start);
@@ -88,12 +90,12 @@ impl InnerLocks<'_> {
         }
     }
 
-    /// Locks the node at an address; `None` when it has another generation or level, or is a
-    /// tombstone.
-    pub(crate) async fn lock_at(
+    /// Locks the node at an address; `None` when it has another generation than its cached copy, or
+    /// another level, or is a tombstone.
+    async fn lock_at(
         self,
         addr: GlobalAddr,
-        generation: Option<u16>,
+        cached: Option<&Arc<CachedNode>>,
         level: u8,
     ) -> Result<Option<LockedInner>> {
         let c = self.0;
@@ -122,7 +124,8 @@ impl InnerLocks<'_> {
             backoff.step().await?;
         };
         c.hold(tag, Lockable::Inner(addr));
-        self.open(addr, generation, level, tag, fifo_guard, bytes).await
+        let generation = cached.map(|cached| cached.generation);
+        self.open(addr, (generation, cached), level, tag, fifo_guard, bytes).await
     }
 
     async fn fifo_guard(self, addr: GlobalAddr, level: u8) -> Result<FifoGuard> {
@@ -148,7 +151,7 @@ impl InnerLocks<'_> {
     async fn open(
         self,
         addr: GlobalAddr,
-        generation: Option<u16>,
+        (generation, cached): (Option<u16>, Option<&Arc<CachedNode>>),
         level: u8,
         tag: LockTag,
         fifo_guard: FifoGuard,
@@ -169,7 +172,7 @@ impl InnerLocks<'_> {
             self.release(addr, tag, fifo_guard).await?;
             return Ok(None);
         };
-        let node = InnerNode::of(self.0, bytes.into_buf()).await?;
+        let node = InnerNode::of(self.0, bytes.into_buf(), cached).await?;
         let header = unchecked_header(g, &node.bytes).expect("accepted");
         let hi = Blocks(self.0).fence(header.hi).await?.map(Cow::into_owned);
         Ok(Some(LockedInner { addr, tag, fifo_guard, ver, level, hi, node }))
@@ -200,8 +203,8 @@ impl InnerLocks<'_> {
         n.node
     }
 
-    /// As [`InnerLocks::lock_at`], but gives up at once when another client has the lock, or
-    /// waits for it on this node.
+    /// Locks the node at an address as [`InnerLocks::lock`] does, but gives up at once when another
+    /// client has the lock, or waits for it on this node.
     pub(crate) async fn try_lock_at(
         self,
         addr: GlobalAddr,
@@ -217,7 +220,7 @@ impl InnerLocks<'_> {
             return Ok(None);
         }
         c.hold(tag, Lockable::Inner(addr));
-        self.open(addr, Some(generation), level, tag, fifo_guard, bytes).await
+        self.open(addr, (Some(generation), None), level, tag, fifo_guard, bytes).await
     }
 
     pub(crate) fn word(self, addr: GlobalAddr) -> GlobalAddr {

@@ -1,12 +1,14 @@
 //! An accepted inner node: its image, and its records in the order of their keys.
 //!
 //! Records lie unsorted in the image and are not copied out of it: one is the number of its place.
-//! Long keys are READ from their blocks and held beside the image.
+//! Long keys are READ from their blocks and held beside the image. Where a cached copy of the node
+//! has the same records, that copy tells keys and places, and nothing is sorted.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use dmtree_fabric::{GlobalAddr, Result};
-use dmtree_parts::cache::CachedNode;
+use dmtree_parts::cache::{self, CachedNode};
 use dmtree_parts::keys::{common, head, prefix_mask};
 
 use crate::Client;
@@ -17,6 +19,8 @@ use crate::leaf::Blocks;
 pub(crate) struct InnerNode<B> {
     g: Geometry,
     pub bytes: B,
+    /// A copy with the same records. Without one their keys are sorted.
+    cached: Option<Arc<CachedNode>>,
     /// The places of the records.
     order: KeyOrder,
     /// The lengths of the keys by the places of their records; [`LONG`] for one in a block, and
@@ -37,11 +41,16 @@ fn raw<'n>(g: &Geometry, bytes: &'n [u8], index: usize) -> &'n [u8] {
 }
 
 impl<B: Deref<Target = [u8]>> InnerNode<B> {
-    /// The node of an accepted image. Keys that are in blocks are READ.
-    pub async fn of(c: &Client, bytes: B) -> Result<Self> {
+    /// The node of an accepted image, of which there may be a copy. Keys that are in blocks are
+    /// READ.
+    pub async fn of(c: &Client, bytes: B, copy: Option<&Arc<CachedNode>>) -> Result<Self> {
         let g = c.node.g;
         let (order, lens) = (KeyOrder::new(0, 0), Vec::new());
-        let mut node = Self { g, bytes, order, lens, long: Vec::new() };
+        let mut node = Self { g, bytes, cached: None, order, lens, long: Vec::new() };
+        node.cached = copy.filter(|copy| node.is_in(copy)).cloned();
+        if node.cached.is_some() {
+            return Ok(node);
+        }
         let mut order = node.inline_keys();
         for n in 0..node.long.len() {
             let (i, _) = node.long[n];
@@ -120,61 +129,105 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
         self.long.iter().find(|(i, _)| *i == index).map_or(&[], |(_, key)| key)
     }
 
+    /// Whether a cached copy has the records of this node at their places, and no others. A child
+    /// in its generation always begins at the same key.
+    fn is_in(&self, copy: &CachedNode) -> bool {
+        let is_same = |r: &cache::Record| {
+            let raw = r.place.map(|place| raw(&self.g, &self.bytes, usize::from(place)));
+            raw.is_some_and(|raw| {
+                let child = inner::child_of(&self.g, raw);
+                !inner::is_free(raw)
+                    && inner::has_inline_key(raw)
+                    && (child.addr, child.generation) == (r.child, r.generation)
+            })
+        };
+        let records = &self.bytes[self.g.record_at(0)..self.g.inner_image()];
+        let used = records.chunks_exact(self.g.record()).filter(|raw| !inner::is_free(raw));
+        self.has_range_of(copy)
+            && used.count() == copy.len()
+            && copy.records().all(|r| is_same(&r))
+    }
+
+    fn has_range_of(&self, copy: &CachedNode) -> bool {
+        let header = unchecked_header(&self.g, &self.bytes).expect("accepted");
+        let has_end = match header.hi {
+            Stored::Inline(hi) => copy.hi() == Some(hi),
+            Stored::Infinite => copy.hi().is_none(),
+            Stored::Block(_) => false,
+        };
+        has_end && header.ver.generation == copy.generation
+    }
+
+    /// The cached copy that has the same records, if there is one: without it they are in no order.
+    pub fn take_cached(&mut self) -> Option<Arc<CachedNode>> {
+        self.cached.take()
+    }
+
     /// How many records.
     pub fn len(&self) -> usize {
-        self.order.len()
+        self.cached.as_ref().map_or(self.order.len(), |copy| copy.len())
+    }
+
+    /// The place of the record of key number `i`.
+    #[inline]
+    pub fn place(&self, i: usize) -> usize {
+        match &self.cached {
+            Some(copy) => copy.record(i).place.map_or(0, usize::from),
+            None => self.order.number(i),
+        }
     }
 
     /// Key number `i`.
     pub fn key(&self, i: usize) -> &[u8] {
-        self.key_at(self.order.number(i))
+        match &self.cached {
+            Some(copy) => copy.keys().get(i),
+            None => self.key_at(self.order.number(i)),
+        }
     }
 
     /// The keys in their order.
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        self.order.numbers().map(|i| self.key_at(i))
+        (0..self.len()).map(|i| self.key(i))
     }
 
     /// The record of key number `i`.
     pub fn record(&self, i: usize) -> Record<'_> {
-        let index = self.order.number(i);
-        inner::record(&self.g, &self.bytes, index).expect("live")
+        inner::record(&self.g, &self.bytes, self.place(i)).expect("live")
     }
 
     /// The child of key number `i`.
     #[inline]
     pub fn child(&self, i: usize) -> Child {
-        inner::child_of(&self.g, raw(&self.g, &self.bytes, self.order.number(i)))
+        inner::child_of(&self.g, raw(&self.g, &self.bytes, self.place(i)))
     }
 
     /// Whether a record has this key.
     pub fn has(&self, key: &[u8]) -> bool {
-        let at = self.order.count_below(key, |i| self.key_at(i));
-        at < self.len() && self.key(at) == key
+        self.count_at_most(key).checked_sub(1).is_some_and(|i| self.key(i) == key)
+    }
+
+    fn count_at_most(&self, key: &[u8]) -> usize {
+        match &self.cached {
+            Some(copy) => copy.keys().floor(key).map_or(0, |i| i + 1),
+            None => self.order.count_at_most(key, |i| self.key_at(i)),
+        }
     }
 
     /// Whether it has the records of a cached node, in their order, and one more, which is number
     /// `added`. A child in its generation always begins at the same key.
     pub fn is_more_than(&self, cached: &CachedNode, added: usize) -> bool {
-        let header = unchecked_header(&self.g, &self.bytes).expect("accepted");
         let is_same = |n: usize| {
             let child = self.child(n + usize::from(n >= added));
             cached.has_child(n, child.addr, child.generation)
         };
-        let has_range = match header.hi {
-            Stored::Inline(hi) => cached.hi() == Some(hi),
-            Stored::Infinite => cached.hi().is_none(),
-            Stored::Block(_) => false,
-        };
-        header.ver.generation == cached.generation
-            && has_range
+        self.has_range_of(cached)
             && cached.len() + 1 == self.len()
             && (0..cached.len()).all(is_same)
     }
 
     /// Whether two records have one key.
     pub fn has_double(&self) -> bool {
-        self.order.has_double(|i| self.key_at(i))
+        self.cached.is_none() && self.order.has_double(|i| self.key_at(i))
     }
 
     /// The records in the order of their keys.
@@ -194,7 +247,7 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
 
     /// The number of the record that covers a key, in a node that covers it.
     pub fn floor(&self, key: &[u8]) -> usize {
-        self.order.count_at_most(key, |i| self.key_at(i)) - 1
+        self.count_at_most(key) - 1
     }
 
     /// Adds a record inside the fences at a free place.
@@ -202,10 +255,10 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
     where
         B: DerefMut,
     {
-        debug_assert!(self.order.numbers().all(|i| i != index), "a free place");
-        let raw = &mut self.bytes[self.g.record_at(index)..][..record.len()];
-        raw.copy_from_slice(record);
-        self.lens[index] = match inner::key_of(&self.g, raw) {
+        debug_assert!(inner::is_free(raw(&self.g, &self.bytes, index)), "a free place");
+        self.forget_cached();
+        self.put(index, record);
+        self.lens[index] = match inner::key_of(&self.g, record) {
             Some(Stored::Inline(key)) => key.len() as u16,
             _ => {
                 self.long.push((index, key.to_vec()));
@@ -216,19 +269,38 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
         self.order.insert(at, key, index);
     }
 
+    /// Writes a record at a free place of a node in no order.
+    pub fn put(&mut self, index: usize, record: &[u8])
+    where
+        B: DerefMut,
+    {
+        self.bytes[self.g.record_at(index)..][..record.len()].copy_from_slice(record);
+    }
+
     /// Frees the place of a record.
     pub fn remove(&mut self, index: usize, free_word: u64)
     where
         B: DerefMut,
     {
+        self.forget_cached();
         put_u64(&mut self.bytes, self.g.record_at(index), free_word);
         self.order.remove(index);
         self.lens[index] = FREE;
         self.long.retain(|(i, _)| *i != index);
     }
 
+    /// Its records are about to differ from those of a copy: their keys, none of which is in a
+    /// block, are sorted.
+    fn forget_cached(&mut self) {
+        if self.cached.take().is_some() {
+            let mut order = self.inline_keys().unwrap_or_else(|| self.any_keys());
+            order.sort(|i| self.key_at(i));
+            self.order = order;
+        }
+    }
+
     /// A place without a record.
     pub fn free_place(&self) -> Option<usize> {
-        self.lens.iter().position(|len| *len == FREE)
+        (0..self.g.fanout).find(|i| inner::is_free(raw(&self.g, &self.bytes, *i)))
     }
 }

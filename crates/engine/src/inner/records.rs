@@ -7,7 +7,7 @@ use dmtree_fabric::verb::{Ordered, cas, write as write_verb, write_word};
 use dmtree_fabric::{ErrorKind, GlobalAddr, Result, Step};
 
 use crate::format::inner::free_word;
-use crate::format::{Child, put_record};
+use crate::format::{Child, Mode, put_record};
 use crate::inner::{InnerLocks, InnerNodes, InnerSplit, LockedInner, record_of};
 use crate::leaf::{Blocks, NodeHeader, Unwritten};
 use crate::router::{InnerRead, Router};
@@ -71,9 +71,15 @@ impl Records<'_> {
         Blocks(c).write(&mut later).await?;
         let mut record = c.ep.buf(g.record() as u32).await?;
         put_record(&g, n.addr, n.ver, index, &mut record, (&area.bytes, area.mode), child);
-        n.node.add(index, &record, low);
+        // A node that is cached as it is needs no order: its copy gets the record.
+        let (late, long) = (c.node.has(Mutant::RecordBesideUnlock), area.mode == Mode::Block);
+        let copy = if late || long { None } else { n.node.take_cached() };
+        match &copy {
+            Some(_) => n.node.put(index, &record),
+            None => n.node.add(index, &record, low),
+        }
         let write = write_verb(n.place(&g, index), record);
-        if c.node.has(Mutant::RecordBesideUnlock) {
+        if late {
             c.ep.step(Step::Structure);
             c.check_lease()?;
             c.ep.detach(write, None);
@@ -83,7 +89,16 @@ impl Records<'_> {
         self.execute((write, cas(n.word(&g), n.tag.0, 0))).await?;
         let (addr, level) = (n.addr, n.level);
         let node = InnerLocks(c).unlocked(n);
-        Router(c).cache_added((addr, level), &node, (low, child)).await
+        let added = (low, child, index);
+        let Some(copy) = copy else {
+            return Router(c).cache_added((addr, level), &node, added).await;
+        };
+        if let Some(from) = copy.keys().floor(low)
+            && Router(c).cache_child(level, (&copy, from), added).await
+        {
+            return Ok(());
+        }
+        Router(c).cache_inner(addr, &node.bytes).await.map(|_| ())
     }
 
     /// Removes the record of a child (it is gone) from a locked node, and unlocks. The caller

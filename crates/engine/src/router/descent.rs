@@ -225,7 +225,7 @@ impl Router<'_> {
         addr: GlobalAddr,
         bytes: &[u8],
     ) -> Result<Option<InnerRead>> {
-        let node = InnerNode::of(self.0, bytes).await?;
+        let node = InnerNode::of(self.0, bytes, None).await?;
         self.cache_node(addr, &node).await
     }
 
@@ -261,7 +261,7 @@ impl Router<'_> {
         for i in 0..sorted.len() {
             let (c, fence) = (sorted.child(i), fence_tag(ends.next().or(hi.as_deref())));
             let child = Record::new(c.addr, c.generation, c.table.bits(), c.slots as u16, fence);
-            records.push(child);
+            records.push(child.at_place(sorted.place(i)));
         }
         self.0.ep.stage_cost(Stage::CacheFill, 1);
         self.0.ep.point().await;
@@ -283,22 +283,35 @@ impl Router<'_> {
         self,
         (addr, level): (GlobalAddr, u8),
         sorted: &InnerNode<B>,
-        (low, child): (&[u8], &Child),
+        (low, child, place): (&[u8], &Child, usize),
     ) -> Result<()> {
         if let Some((old, from)) = self.0.node.cache.lookup(level, low)
             && old.addr == addr
             && sorted.is_more_than(&old, from + 1)
+            && self.cache_child(level, (&old, from), (low, child, place)).await
         {
-            let c = child;
-            let record = Record::new(c.addr, c.generation, c.table.bits(), c.slots as u16, 0);
-            let low = (low, fence_tag(Some(low)));
-            if self.0.node.cache.insert_child(level, (&old, from), low, &record).is_some() {
-                self.0.ep.stage_cost(Stage::CacheFill, 1);
-                self.0.ep.point().await;
-                return Ok(());
-            }
+            return Ok(());
         }
         self.cache_node(addr, sorted).await.map(|_| ())
+    }
+
+    /// A cached node gets the record of a child, behind that of child `from`. False: it has to be
+    /// cached whole.
+    pub(crate) async fn cache_child(
+        self,
+        level: u8,
+        (old, from): (&CachedNode, usize),
+        (low, child, place): (&[u8], &Child, usize),
+    ) -> bool {
+        let c = child;
+        let record = Record::new(c.addr, c.generation, c.table.bits(), c.slots as u16, 0);
+        let (record, low) = (record.at_place(place), (low, fence_tag(Some(low))));
+        if self.0.node.cache.insert_child(level, (old, from), low, &record).is_none() {
+            return false;
+        }
+        self.0.ep.stage_cost(Stage::CacheFill, 1);
+        self.0.ep.point().await;
+        true
     }
 
     /// The bottom node that covers the largest keys below `key` (below the right end when `None`):

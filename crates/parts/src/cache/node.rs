@@ -26,12 +26,24 @@ pub struct Record {
     pub fence: u32,
     /// Its key range, for indexes that count ranges per child; 0 for others.
     pub version: u32,
+    /// Where the record is in the image of the node, for indexes with unsorted records: less than
+    /// [`MOST_PLACES`].
+    pub place: Option<u8>,
 }
 
+/// Places of a node.
+pub const MOST_PLACES: usize = 127;
+
 impl Record {
-    /// A record without a version.
+    /// A record without a version and without a place.
     pub fn new(child: GlobalAddr, generation: u16, table: u64, capacity: u16, fence: u32) -> Self {
-        Self { child, generation, table, capacity, fence, version: 0 }
+        Self { child, generation, table, capacity, fence, version: 0, place: None }
+    }
+
+    /// The same at a place.
+    #[must_use]
+    pub fn at_place(self, place: usize) -> Self {
+        Self { place: u8::try_from(place).ok().filter(|_| place < MOST_PLACES), ..self }
     }
 
     /// The same with a version.
@@ -42,8 +54,8 @@ impl Record {
 }
 
 /// A line of memory. That of a record has the record in its first half, with a bit that says
-/// whether the mirror is filled, how far scans reach and a count of uses, and fingerprints in the
-/// second half.
+/// whether the mirror is filled, how far scans reach, a place and a count of uses, and fingerprints
+/// in the second half.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Line([AtomicU64; 8]);
@@ -54,6 +66,8 @@ const FILLED: u64 = 1 << 32;
 const REACH_AT: u32 = 33;
 /// Most slots of a child.
 const MOST_REACH: u64 = 0xff;
+/// Where word 3 has one more than the place of the record; 0: it has none.
+const PLACE_AT: u32 = 41;
 /// Where word 3 counts the uses of the child.
 const USES_AT: u32 = 48;
 /// The most that it counts.
@@ -66,7 +80,7 @@ impl Line {
             r.child.bits(),
             r.table,
             lengths | u64::from(r.fence) << 32,
-            u64::from(r.version),
+            u64::from(r.version) | r.place.map_or(0, |place| u64::from(place) + 1) << PLACE_AT,
             0,
             0,
             0,
@@ -96,6 +110,7 @@ impl Line {
             capacity: (lengths >> 16) as u16,
             fence: (lengths >> 32) as u32,
             version: version as u32,
+            place: ((version >> PLACE_AT) as u8 & MOST_PLACES as u8).checked_sub(1),
         }
     }
 
@@ -256,23 +271,33 @@ impl CachedNode {
         child: &Record,
         stamp: u64,
     ) -> Option<Self> {
-        let Children::Mirrored(old) = &self.children else { return None };
         let (lines, at) = (usize::from(self.lines), from + 1);
         if lines_for(usize::from(child.capacity)) > lines {
             return None;
         }
         let keys = self.keys.with(at, low)?;
-        let shrunk = self.record(from);
-        let (before, behind) = old.split_at(at * lines);
-        let mut all = Vec::with_capacity(old.len() + lines);
-        all.extend(before.iter().map(Line::copy));
-        all[from * lines].set_fence(tag);
-        all.push(Line::of(&Record { fence: shrunk.fence, ..*child }));
-        all.resize_with((at + 1) * lines, Line::default);
-        all.extend(behind.iter().map(Line::copy));
+        let child = Record { fence: self.record(from).fence, ..*child };
+        let children = match &self.children {
+            Children::Plain(old) => {
+                let (before, behind) = old.split_at(at);
+                let mut all = [before, &[child], behind].concat();
+                all[from].fence = tag;
+                Children::Plain(all.into())
+            }
+            Children::Mirrored(old) => {
+                let (before, behind) = old.split_at(at * lines);
+                let mut all = Vec::with_capacity(old.len() + lines);
+                all.extend(before.iter().map(Line::copy));
+                all[from * lines].set_fence(tag);
+                all.push(Line::of(&child));
+                all.resize_with((at + 1) * lines, Line::default);
+                all.extend(behind.iter().map(Line::copy));
+                Children::Mirrored(all.into())
+            }
+        };
         Some(Self {
             keys,
-            children: Children::Mirrored(all.into()),
+            children,
             count: self.count + 1,
             lines: self.lines,
             used: AtomicBool::new(true),

@@ -143,6 +143,12 @@ pub fn is_free(raw: &[u8]) -> bool {
     u64_at(raw, 0) as u32 & STATE == 0
 }
 
+/// Whether the key of a live record of an accepted node is in its area.
+#[inline]
+pub fn has_inline_key(raw: &[u8]) -> bool {
+    matches!(Mode::from_bits(u64_at(raw, 0) >> 2), Mode::Full | Mode::Short)
+}
+
 /// The live records as they stand, in the order of their places: for bytes that were accepted
 /// before.
 pub fn records<'a>(g: &Geometry, bytes: &'a [u8]) -> impl Iterator<Item = Record<'a>> {
