@@ -42,7 +42,7 @@ impl KeyOrder {
     /// Sorts the keys, of which each has its number.
     pub fn sort<'k>(&mut self, key_of: impl Fn(usize) -> &'k [u8]) {
         self.words.sort_unstable();
-        if self.words.windows(2).any(|pair| pair[0] | NUMBER == pair[1] | NUMBER) {
+        if self.words.windows(2).any(|pair| pair[0] ^ pair[1] <= NUMBER) {
             self.words.sort_unstable_by(|a, b| {
                 let by_head = (a & !NUMBER).cmp(&(b & !NUMBER));
                 by_head.then_with(|| key_of(number(*a)).cmp(key_of(number(*b))))

@@ -104,8 +104,9 @@ impl Plan {
         if kept == keys.len() {
             Mark::SplitRightEnd.hit();
         }
-        let moved = keys.slots_from(keys.count_below(&separator)).collect();
-        Ok(Self { pending_moves: key >= &separator[..], separator, moved })
+        let pending_moves = at >= kept;
+        let moved = keys.slots_from(kept - usize::from(!pending_moves)).collect();
+        Ok(Self { pending_moves, separator, moved })
     }
 }
 
@@ -143,10 +144,11 @@ impl Halves {
         let mut upper = LeafImage::new(c, new, (&header, fence_of_upper)).await?;
         let mut upper_table = c.spare_table();
         *upper_table = Table::new(new.grant.addr, ver, fence_of_upper, new.capacity);
+        let (places, g, fps) = (c.node.places, c.node.g, l.table.fps());
         for (n, from) in plan.moved.iter().enumerate() {
-            let to = c.node.places.copied(n, *from);
-            upper.copy(to, leaf.entry(&c.node.g, *from));
-            upper_table.set(to, l.table.fps()[*from]);
+            let to = places.copied(n, *from);
+            upper.copy(to, leaf.entry(&g, *from));
+            upper_table.set(to, fps[*from]);
         }
         upper.stamp(new.capacity);
         // The lower half ends where the upper one begins.

@@ -8,7 +8,7 @@ pub use dmtree_parts::tree::{Geometry, MAX_RANGE, Ver, area, block, inner, leaf,
 pub(crate) use dmtree_parts::tree::{put_u64, u64_at};
 pub(crate) use inner::{Child, Record, UnvalidatedRecord, put_record, unvalidated_record};
 pub(crate) use leaf::{
-    FenceArea, Header, HeaderParts, bound, check_header, check_leaf, check_slots, check_words,
+    FenceArea, Header, HeaderParts, bound, check_header, check_leaf, check_whole, check_words,
     put_free, put_header, put_slot, restamp_slots, set_bound, unchecked_header, with_bound,
 };
 pub(crate) use slot::{Place, Slot, SlotState, Whole};

@@ -107,6 +107,7 @@ impl Table {
     }
 
     /// Sets the fingerprint of a slot; 0 frees it.
+    #[inline]
     pub fn set(&mut self, slot: usize, fp: u8) {
         self.fps[..self.capacity][slot] = fp;
     }

@@ -89,8 +89,7 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
             ..=8 => key.len() >= prefix.len() && (head(key, 0) ^ first) & mask == 0,
             _ => key.starts_with(prefix),
         };
-        let records = &self.bytes[self.g.record_at(0)..self.g.inner_image()];
-        let places = records.chunks_exact(self.g.record()).zip(&mut lens).enumerate();
+        let places = self.raw_records().chunks_exact(self.g.record()).zip(&mut lens).enumerate();
         for (i, (raw, len)) in places {
             if inner::is_free(raw) {
                 continue;
@@ -132,20 +131,19 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
     /// Whether a cached copy has the records of this node at their places, and no others. A child
     /// in its generation always begins at the same key.
     fn is_in(&self, copy: &CachedNode) -> bool {
+        let (records, len) = (self.raw_records(), self.g.record());
         let is_same = |r: &cache::Record| {
-            let raw = r.place.map(|place| raw(&self.g, &self.bytes, usize::from(place)));
-            raw.is_some_and(|raw| {
-                let child = inner::child_of(&self.g, raw);
-                !inner::is_free(raw)
-                    && inner::has_inline_key(raw)
-                    && (child.addr, child.generation) == (r.child, r.generation)
-            })
+            let at = r.place.map_or(usize::MAX, |place| usize::from(place) * len);
+            let raw = records.get(at..).and_then(|rest| rest.get(..len));
+            raw.is_some_and(|raw| inner::is_short_of(&self.g, raw, r.child, r.generation))
         };
-        let records = &self.bytes[self.g.record_at(0)..self.g.inner_image()];
-        let used = records.chunks_exact(self.g.record()).filter(|raw| !inner::is_free(raw));
-        self.has_range_of(copy)
-            && used.count() == copy.len()
-            && copy.records().all(|r| is_same(&r))
+        let used = records.chunks_exact(len).filter(|raw| !inner::is_free(raw)).count();
+        self.has_range_of(copy) && used == copy.len() && copy.records().all(|r| is_same(&r))
+    }
+
+    /// The bytes of all places.
+    fn raw_records(&self) -> &[u8] {
+        &self.bytes[self.g.record_at(0)..self.g.inner_image()]
     }
 
     fn has_range_of(&self, copy: &CachedNode) -> bool {
@@ -301,6 +299,6 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
 
     /// A place without a record.
     pub fn free_place(&self) -> Option<usize> {
-        (0..self.g.fanout).find(|i| inner::is_free(raw(&self.g, &self.bytes, *i)))
+        self.raw_records().chunks_exact(self.g.record()).position(inner::is_free)
     }
 }

@@ -123,6 +123,9 @@ pub(crate) struct LeafImage {
     places: Places,
     addr: GlobalAddr,
     ver: Ver,
+    /// Where the first slot is, and the bytes of each.
+    first: usize,
+    len: usize,
     pub bytes: Buf,
 }
 
@@ -163,7 +166,8 @@ impl LeafImage {
         for slot in (0..header.slots).filter(|i| places.is_replica(*i)) {
             put_replica(&g, Place { leaf: addr, slot }, &mut bytes, (header.ver, fence));
         }
-        Self { g, places, addr, ver: header.ver, bytes }
+        let (first, len) = (g.slot_at(0), g.entry());
+        Self { g, places, addr, ver: header.ver, first, len, bytes }
     }
 
     /// Another entry, of any place, lives in slot `i`.
@@ -182,7 +186,7 @@ impl LeafImage {
     #[inline]
     pub fn clear(&mut self, i: usize) {
         if !self.places.is_replica(i) {
-            put_u64(&mut self.bytes, self.g.slot_at(i), 0);
+            put_u64(&mut self.bytes, self.first + i * self.len, 0);
         }
     }
 
@@ -202,8 +206,8 @@ impl LeafImage {
     }
 
     /// The bytes of slot `i`.
+    #[inline]
     pub fn entry(&mut self, i: usize) -> &mut [u8] {
-        let at = self.g.slot_at(i);
-        &mut self.bytes[at..at + self.g.entry()]
+        &mut self.bytes[self.first + i * self.len..][..self.len]
     }
 }

@@ -27,7 +27,7 @@ use dmtree_fabric::{Backoff, Buf, Error, GlobalAddr, Result, Sampled, Step};
 
 use crate::change::Relocation;
 use crate::format::{
-    BODY_AT, LockTag, Place, bound, check_slots, put_u64, set_bound, table, u64_at, with_bound,
+    BODY_AT, LockTag, Place, bound, check_whole, put_u64, set_bound, table, u64_at, with_bound,
 };
 use crate::leaf::{CellKind, Entries, HELP_AFTER, LeafCopy, Leaves, Probe};
 use crate::lock::{Confirmed, HeldLock, LONG_WAIT, Lockable, Locked, LockedLeaf, TableLocks};
@@ -166,7 +166,7 @@ impl Images<'_> {
     fn accept(self, bytes: Sampled, route: &Route) -> Option<LeafCopy> {
         let g = &self.0.node.g;
         let whole = bytes.check(|b| {
-            let header = check_slots(g, route.leaf, b, (route.capacity, false), |_, _| ());
+            let header = check_whole(g, route.leaf, b, (route.capacity, false));
             let is_of = |h: &crate::format::Header<'_>| {
                 h.slots == route.capacity && h.ver.generation == route.generation
             };

@@ -37,7 +37,7 @@ use dmtree_parts::MAX_KEY_BYTES;
 use dmtree_pool::BlockPtr;
 
 use crate::format::{
-    Geometry, Header, Place, Slot, SlotState, check_header, check_slots, may_be, slot, u64_at,
+    Geometry, Header, Place, Slot, SlotState, check_header, check_whole, may_be, slot, u64_at,
     unchecked_header,
 };
 use crate::lock::{LONG_WAIT, Locked};
@@ -83,7 +83,7 @@ impl Leaves<'_> {
             }
             let whole = bytes.check(|b| {
                 let mixed = c.node.has(Mutant::LeafMixed);
-                let header = check_slots(g, addr, b, (capacity, mixed), |_, _| ());
+                let header = check_whole(g, addr, b, (capacity, mixed));
                 header.filter(|h| h.slots == capacity).map(|_| ()).ok_or(())
             });
             if let Ok(((), bytes)) = whole {

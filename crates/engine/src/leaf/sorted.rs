@@ -3,7 +3,7 @@
 use dmtree_fabric::Result;
 use dmtree_parts::keys::common;
 
-use crate::format::{Geometry, Stored, get_key, slot};
+use crate::format::{Geometry, Stored, slot};
 use crate::key_order::KeyOrder;
 use crate::leaf::{LeafCopy, Leaves};
 
@@ -19,8 +19,7 @@ pub(crate) struct SortedKeys<'l> {
 /// The key of an entry, if it is there.
 #[inline(always)]
 fn inline_key<'e>(g: &Geometry, entry: &'e [u8]) -> Option<&'e [u8]> {
-    let slot = slot::unchecked(g, entry)?;
-    match get_key(slot.key, slot.key_mode) {
+    match slot::key_of(g, entry) {
         Some(Stored::Inline(key)) => Some(key),
         _ => None,
     }
@@ -53,13 +52,13 @@ impl<'l> SortedKeys<'l> {
 
     /// The keys that are in their slots; the slots of the others are noted.
     fn inline_keys(&mut self, skip: usize) -> KeyOrder {
-        let mut order = KeyOrder::new(skip, self.leaf.capacity);
-        let slots = &self.leaf.bytes[self.g.slot_at(0)..self.g.slot_at(self.leaf.capacity)];
-        for (i, entry) in slots.chunks_exact(self.g.entry()).enumerate() {
+        let (g, mut order) = (self.g, KeyOrder::new(skip, self.leaf.capacity));
+        let slots = &self.leaf.bytes[g.slot_at(0)..g.slot_at(self.leaf.capacity)];
+        for (i, entry) in slots.chunks_exact(g.entry()).enumerate() {
             if !slot::is_live(entry) {
                 continue;
             }
-            match inline_key(&self.g, entry) {
+            match inline_key(&g, entry) {
                 Some(key) => order.push(key, i),
                 None => self.long.push((i, Vec::new())),
             }

@@ -2,7 +2,7 @@
 
 use dmtree_fabric::{GlobalAddr, Result, Step};
 
-use crate::format::{Slot, SlotState, Table, Ver, check_slots};
+use crate::format::{Slot, SlotState, Table, Ver, check_leaf};
 use crate::hop::NO_FENCE;
 use crate::leaf::{LeafCopy, LeafImage, NodeHeader};
 use crate::{Client, Route};
@@ -36,7 +36,7 @@ impl Tombstones<'_> {
         let bytes = self.0.ep.read(route.leaf, g.leaf_image(capacity) as u32).await?;
         let mut is_free = true;
         let mut see = |_, slot: Slot<'_>| is_free &= slot.state == SlotState::Free;
-        let whole = |b: &[u8]| check_slots(g, route.leaf, b, (capacity, false), &mut see).is_some();
+        let whole = |b: &[u8]| check_leaf(g, route.leaf, b, capacity, &mut see).is_some();
         Ok(bytes.extract(whole) && is_free)
     }
 

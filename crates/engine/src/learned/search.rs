@@ -24,7 +24,7 @@ use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{GlobalAddr, Result, Sampled, Stage, Step};
 use dmtree_pool::TableId;
 
-use crate::format::{Header, block, check_header, check_slots};
+use crate::format::{Header, block, check_header, check_whole};
 use crate::leaf::{Blocks, LeafCopy, Leaves, NodeHeader};
 use crate::learned::directory::{Directory, Head, PageRef};
 use crate::learned::page::{LeafEntry, ModelPage};
@@ -293,7 +293,7 @@ impl<'c> ModelSearch<'c> {
         let Seen { entry, mut header, bytes } = seen;
         let addr = entry.leaf();
         let whole = bytes.check(|b| {
-            let header = check_slots(g, addr, b, (slots, false), |_, _| ());
+            let header = check_whole(g, addr, b, (slots, false));
             header.map(|_| ()).ok_or(())
         });
         let copy = whole.ok().map(|((), bytes)| LeafCopy::whole(g, addr, slots, bytes));

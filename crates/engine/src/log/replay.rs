@@ -30,7 +30,7 @@ use dmtree_pool::{KnownTables, TableId};
 
 use super::record::{HEAD_BYTES, Record, RingHead, count_of};
 use super::ring::Layout;
-use crate::format::{Place, SlotState, check_slots, slot, u64_at};
+use crate::format::{Place, SlotState, check_whole, slot, u64_at};
 use crate::leaf::LeafCopy;
 use crate::{Client, Mark, Mutant, Route};
 
@@ -216,7 +216,7 @@ impl Replay<'_> {
         let overlaid = bytes.check(|b| {
             let mut all = b.to_vec();
             scan.overlay(c, route, &mut all);
-            let header = check_slots(g, leaf, &all, (capacity, false), |_, _| ());
+            let header = check_whole(g, leaf, &all, (capacity, false));
             let is_of =
                 header.is_some_and(|h| h.slots == capacity && h.ver.generation == generation);
             if is_of { Ok(all) } else { Err(()) }

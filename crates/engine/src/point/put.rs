@@ -90,7 +90,7 @@ impl<'c> Writes<'c> {
     ) -> Result<Outcome> {
         let (scope, is_again) = match begun {
             DirectWrite::Ended(outcome) => return Ok(outcome),
-            DirectWrite::Locked(begun) => return Box::pin(self.locked_here(*begun)).await,
+            DirectWrite::Locked(begun) => return self.locked_here(*begun).await,
             DirectWrite::Again(scope) => (scope, true),
             DirectWrite::Posted if self.0.ep.is_in_operation() => (None, false),
             DirectWrite::Posted => {

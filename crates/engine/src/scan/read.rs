@@ -357,10 +357,12 @@ impl LeafReader<'_> {
         }
         let header = unchecked_header(&self.0.node.g, &image).expect("accepted");
         if found.lo.is_none() {
-            found.lo = Blocks(self.0).fence(header.lo).await?.map(|lo| Fence::Block(lo.into_owned()));
+            found.lo =
+                Blocks(self.0).fence(header.lo).await?.map(|lo| Fence::Block(lo.into_owned()));
         }
         if found.hi.is_none() {
-            found.hi = Blocks(self.0).fence(header.hi).await?.map(|hi| Fence::Block(hi.into_owned()));
+            found.hi =
+                Blocks(self.0).fence(header.hi).await?.map(|hi| Fence::Block(hi.into_owned()));
         }
         Ok(Ok(self.accept(image, found)))
     }

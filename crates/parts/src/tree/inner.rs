@@ -89,7 +89,8 @@ pub fn check<'a>(g: &Geometry, node: GlobalAddr, bytes: &'a [u8]) -> Option<Head
         }
         let is_accepted = |raw: &[u8]| {
             let low = u64_at(raw, 0) as u32;
-            let is_record = low & STATE == LIVE && (has_key(low) || key_in(g, raw, low).is_some());
+            let is_record =
+                low & STATE == LIVE && (has_key(g, raw, low) || key_in(g, raw, low).is_some());
             (low & STATE == 0 || is_record) && low >> 8 & 0xff == u32::from(header.ver.range)
         };
         if !bytes.chunks_exact(len).all(is_accepted) {
@@ -143,10 +144,16 @@ pub fn is_free(raw: &[u8]) -> bool {
     u64_at(raw, 0) as u32 & STATE == 0
 }
 
-/// Whether the key of a live record of an accepted node is in its area.
+/// Whether the bytes of a place of an accepted node are the record of a child in a generation, with
+/// its key in its area.
 #[inline]
-pub fn has_inline_key(raw: &[u8]) -> bool {
-    matches!(Mode::from_bits(u64_at(raw, 0) >> 2), Mode::Full | Mode::Short)
+pub fn is_short_of(g: &Geometry, raw: &[u8], child: GlobalAddr, generation: u16) -> bool {
+    let low = u64_at(raw, 0) as u32;
+    let is_short = matches!(Mode::from_bits(u64::from(low >> 2)), Mode::Full | Mode::Short);
+    low & STATE == LIVE
+        && is_short
+        && Ver::from_bits(low >> 8).generation == generation
+        && u64_at(raw, 8 + g.k) == child.bits()
 }
 
 /// The live records as they stand, in the order of their places: for bytes that were accepted
@@ -191,10 +198,15 @@ fn key_in<'a>(g: &Geometry, raw: &'a [u8], low: u32) -> Option<Stored<'a>> {
     (!matches!(key, Stored::Infinite)).then_some(key)
 }
 
-/// Whether a live record surely has a key: one that fills its area.
+/// Whether a live record surely has a key: one that fills its area, or as much of it as its last
+/// byte tells.
 #[inline]
-fn has_key(low: u32) -> bool {
-    Mode::from_bits(u64::from(low >> 2)) == Mode::Full
+fn has_key(g: &Geometry, raw: &[u8], low: u32) -> bool {
+    match Mode::from_bits(u64::from(low >> 2)) {
+        Mode::Full => true,
+        Mode::Short => usize::from(raw[7 + g.k]) <= g.k.min(254),
+        Mode::Block | Mode::Infinite => false,
+    }
 }
 
 /// Checks one record of a node of some generation.

@@ -220,8 +220,18 @@ pub fn check_slots<'a>(
     (is_whole && known).then_some(header)
 }
 
-/// [`check_slots`] behind a checked header, without a look at what the slots hold. False when
-/// anything is torn.
+/// The same without a look at what the slots hold.
+pub fn check_whole<'a>(
+    g: &Geometry,
+    leaf: GlobalAddr,
+    bytes: &'a [u8],
+    (n, mixed): (usize, bool),
+) -> Option<Header<'a>> {
+    let header = check_header(g, leaf, bytes)?;
+    check_words(g, (leaf, &header), bytes, (n, mixed), |_| ()).then_some(header)
+}
+
+/// [`check_whole`] behind a checked header, with what was found. False when anything is torn.
 #[inline]
 pub fn check_words<'a>(
     g: &Geometry,

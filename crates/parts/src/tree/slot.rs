@@ -13,7 +13,7 @@ use dmtree_fabric::cpu::{
 };
 use dmtree_fabric::{GlobalAddr, golden_hash};
 
-use super::area::Mode;
+use super::area::{Mode, Stored, get_key};
 use super::{Geometry, Ver, put_u64, u64_at};
 
 /// The state of a slot.
@@ -205,6 +205,12 @@ pub fn unchecked<'a>(g: &Geometry, bytes: &'a [u8]) -> Option<Slot<'a>> {
         key: &areas[..g.k],
         value: &areas[g.k..],
     })
+}
+
+/// The key of a slot as it stands: for bytes that were accepted before.
+#[inline]
+pub fn key_of<'a>(g: &Geometry, bytes: &'a [u8]) -> Option<Stored<'a>> {
+    get_key(&bytes[8..8 + g.k], Mode::from_bits(u64_at(bytes, 0) >> 2))
 }
 
 /// Stamps the areas already in `bytes` with a state, a version and a checksum.
