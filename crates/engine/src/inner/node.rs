@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use dmtree_fabric::{GlobalAddr, Result};
-use dmtree_parts::cache::{self, CachedNode};
+use dmtree_parts::cache::CachedNode;
 use dmtree_parts::keys::{common, head, prefix_mask};
 
 use crate::Client;
@@ -131,14 +131,14 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
     /// Whether a cached copy has the records of this node at their places, and no others. A child
     /// in its generation always begins at the same key.
     fn is_in(&self, copy: &CachedNode) -> bool {
-        let (records, len) = (self.raw_records(), self.g.record());
-        let is_same = |r: &cache::Record| {
-            let at = r.place.map_or(usize::MAX, |place| usize::from(place) * len);
+        let (g, records, len) = (self.g, self.raw_records(), self.g.record());
+        let is_there = |place: Option<u8>, child, generation| {
+            let at = place.map_or(usize::MAX, |place| usize::from(place) * len);
             let raw = records.get(at..).and_then(|rest| rest.get(..len));
-            raw.is_some_and(|raw| inner::is_short_of(&self.g, raw, r.child, r.generation))
+            raw.is_some_and(|raw| inner::is_short_of(&g, raw, child, generation))
         };
         let used = records.chunks_exact(len).filter(|raw| !inner::is_free(raw)).count();
-        self.has_range_of(copy) && used == copy.len() && copy.records().all(|r| is_same(&r))
+        self.has_range_of(copy) && used == copy.len() && copy.all_children(is_there)
     }
 
     /// The bytes of all places.

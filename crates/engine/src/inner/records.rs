@@ -64,7 +64,7 @@ impl Records<'_> {
         let area = match Blocks(c).area(low, &mut later).await {
             Ok(area) => area,
             Err(e) => {
-                c.unlock(n).await?;
+                Box::pin(c.unlock(n)).await?;
                 return Err(e);
             }
         };
@@ -84,21 +84,21 @@ impl Records<'_> {
             c.check_lease()?;
             c.ep.detach(write, None);
             c.ep.cas(n.word(&g), n.tag.0, 0).await?;
-            return InnerLocks(c).written(n).await;
+            return Box::pin(InnerLocks(c).written(n)).await;
         }
         self.execute((write, cas(n.word(&g), n.tag.0, 0))).await?;
         let (addr, level) = (n.addr, n.level);
         let node = InnerLocks(c).unlocked(n);
         let added = (low, child, index);
         let Some(copy) = copy else {
-            return Router(c).cache_added((addr, level), &node, added).await;
+            return Box::pin(Router(c).cache_added((addr, level), &node, added)).await;
         };
         if let Some(from) = copy.keys().floor(low)
             && Router(c).cache_child(level, (&copy, from), added).await
         {
             return Ok(());
         }
-        Router(c).cache_inner(addr, &node.bytes).await.map(|_| ())
+        Box::pin(Router(c).cache_inner(addr, &node.bytes)).await.map(|_| ())
     }
 
     /// Removes the record of a child (it is gone) from a locked node, and unlocks. The caller
@@ -205,7 +205,7 @@ impl Records<'_> {
     /// Adds the record of a new child to the parent level. When there is no memory for that the
     /// tree stays right without it (readers walk right), and a chore adds the record later.
     pub(crate) async fn publish(self, low: &[u8], child: &Child) -> Result<()> {
-        match Box::pin(self.insert(1, low, child)).await {
+        match self.insert(1, low, child).await {
             Ok(()) => {
                 if self.0.node.starved.load(Ordering::Relaxed) {
                     self.0.node.starved.store(false, Ordering::Relaxed);

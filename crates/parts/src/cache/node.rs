@@ -348,6 +348,18 @@ impl CachedNode {
         }
     }
 
+    /// Whether this holds for the place, the child and the generation of each record.
+    #[inline]
+    pub fn all_children(&self, mut f: impl FnMut(Option<u8>, GlobalAddr, u16) -> bool) -> bool {
+        match &self.children {
+            Children::Plain(all) => all.iter().all(|r| f(r.place, r.child, r.generation)),
+            Children::Mirrored(lines) => lines.chunks_exact(usize::from(self.lines)).all(|lines| {
+                let r = lines[0].record();
+                f(r.place, r.child, r.generation)
+            }),
+        }
+    }
+
     /// Whether child `i` is this one, in this generation.
     #[inline]
     pub fn has_child(&self, i: usize, child: GlobalAddr, generation: u16) -> bool {

@@ -149,9 +149,7 @@ pub fn is_free(raw: &[u8]) -> bool {
 #[inline]
 pub fn is_short_of(g: &Geometry, raw: &[u8], child: GlobalAddr, generation: u16) -> bool {
     let low = u64_at(raw, 0) as u32;
-    let is_short = matches!(Mode::from_bits(u64::from(low >> 2)), Mode::Full | Mode::Short);
-    low & STATE == LIVE
-        && is_short
+    low & (STATE | OUTSIDE) == LIVE
         && Ver::from_bits(low >> 8).generation == generation
         && u64_at(raw, 8 + g.k) == child.bits()
 }
@@ -165,6 +163,8 @@ pub fn records<'a>(g: &Geometry, bytes: &'a [u8]) -> impl Iterator<Item = Record
 /// The state of a record in word0: 0 free, 1 live.
 const STATE: u32 = 3;
 const LIVE: u32 = 1;
+/// The bit of a key's mode in word0 that says that the key is not in its area.
+const OUTSIDE: u32 = (Mode::Block as u32 & Mode::Infinite as u32) << 2;
 
 /// A record by itself, with the range of the node when it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
