@@ -164,7 +164,7 @@ fn mirrors_of_large_leaves() {
     let record = |(i, c): (usize, u16)| {
         Record::new(GlobalAddr::from_bits(i as u64 + 1), i as u16, 7 + i as u64, c, 9)
             .with_version(u32::MAX - i as u32)
-            .at_place(i as usize % (MOST_PLACES + 1))
+            .at_place(i % (MOST_PLACES + 1))
     };
     let records = || (0..).zip(capacities).map(record).collect::<Vec<_>>();
     let parts = |hi| NodeParts {
