@@ -222,6 +222,11 @@ impl PoolMembership<'_> {
         Ok(())
     }
 
+    /// The next step renews the lease, however much of it is left: its length has changed.
+    pub fn renew_soon(self) {
+        locked(&self.0.agent_state).renew_at = 0;
+    }
+
     /// The time limit of one call of the agent, ns. The agent renews the lease between two calls,
     /// so a hanging peer must not hold it longer. Every request of the agent may be repeated.
     pub(crate) fn call_ns(self) -> u64 {

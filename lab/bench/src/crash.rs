@@ -17,6 +17,7 @@ use dmtree_check::log::{Answer, Call};
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_fabric::sim::{How, Profile, SimFabric};
 use dmtree_fabric::{Endpoint, Fifo, LeaseParameters, MemberPhase, NodeId};
+use dmtree_parts::worker;
 use dmtree_parts::{AnyIndex, AnyOptions, Fill, Write};
 use dmtree_pool::{PoolNode, PoolOptions};
 use dmtree_workload::Seed;
@@ -25,19 +26,27 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Failure, Result};
 use crate::profile::DEFAULT_PROFILE;
 use crate::registry;
+use crate::settings::GivenOption;
+use crate::system::checked;
 
 /// Version of [`Outcome`] as JSON.
 pub const CRASH_VERSION: u32 = 2;
 /// Buffers of one client, bytes.
 const SLAB_BYTES: u64 = 256 << 10;
+/// A lease for the load and for the reads in the end, which no membership agent runs beside, ns of
+/// virtual time.
+const LONG_LEASE_NS: u64 = 3_600_000_000_000;
 
 /// The parameters of the simulation.
 #[derive(Clone, Debug, PartialEq, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
-    /// The system, with its usual options; it must recover from crashes, and have no workers.
+    /// The system, with its usual options; it must recover from crashes.
     #[arg(long, default_value = "dmtree")]
     pub system: String,
+    /// Set a creation option of the system; may be given several times.
+    #[arg(long = "option", value_name = "NAME.FIELD=VALUE")]
+    pub options: Vec<String>,
     /// Hardware (see `fabric list`).
     #[arg(long, default_value = DEFAULT_PROFILE)]
     pub profile: String,
@@ -119,17 +128,20 @@ impl Setup {
         let system = registry::find(&self.system)?;
         if !system.recovers {
             return Err(Failure::input(format!(
-                "{} does not recover from crashes; dmtree, dmtree-log and sherman do",
+                "{} does not recover from crashes; dmtree, dmtree-log, dlsm and sherman do",
                 system.name
             )));
         }
-        if system.options.workers()? > 0 {
-            return Err(Failure::input(format!(
-                "{} has workers, and this experiment loads without any; dmtree-log has none",
-                system.name
-            )));
+        let mut options = (*system.options).clone();
+        for text in &self.options {
+            let given: GivenOption = text.parse().map_err(Failure::input)?;
+            if given.system != system.name {
+                let (of, name) = (given.system, system.name);
+                return Err(Failure::input(format!("--option {text}: {of} is not {name}")));
+            }
+            options[given.field] = given.value;
         }
-        Ok(system.options.clone())
+        checked(&system, system.options.with(options))
     }
 }
 
@@ -284,6 +296,14 @@ async fn client(mut index: AnyIndex, number: u64, s: Setup, b: Rc<Board>) {
     b.running.set(b.running.get() - 1);
 }
 
+/// A worker of the index, until the clients of the survivors have ended.
+async fn background(mut index: AnyIndex, b: Rc<Board>) {
+    let node = index.endpoint().node();
+    if let Err(e) = worker::run(&mut index, || b.running.get() == 0).await {
+        b.failed(format!("a worker of {node}: {e}"));
+    }
+}
+
 /// Records the stages of the victim's death.
 async fn watch(ep: Endpoint, pool: Arc<PoolNode>, b: Rc<Board>) {
     let mut seen = None;
@@ -306,6 +326,21 @@ async fn watch(ep: Endpoint, pool: Arc<PoolNode>, b: Rc<Board>) {
     }
 }
 
+/// Gives the first nodes leases of this length.
+fn grant(test_cluster: &TestCluster, nodes: u16, lease_ns: u64) -> Result<()> {
+    let acknowledge_ns = 10 * lease_ns;
+    let parameters = LeaseParameters { lease_ns, acknowledge_ns, ..LeaseParameters::default() };
+    test_cluster.membership().set_lease_parameters(parameters);
+    // Twice: the first nodes hear of the others that have joined.
+    for cn in (0..nodes).chain(0..nodes) {
+        let node = test_cluster.cluster.compute_node(cn.into())?;
+        let ep = node.endpoint(SLAB_BYTES)?;
+        node.membership().renew_soon();
+        ep.block_on(node.membership().membership_step(&ep))?;
+    }
+    Ok(())
+}
+
 /// A simulated cluster with a loaded index and warm caches.
 fn make(s: &Setup) -> Result<Harness> {
     let profile = Profile::named(&s.profile)?;
@@ -318,12 +353,7 @@ fn make(s: &Setup) -> Result<Harness> {
     let cache_bytes = 12 * s.keys + (16 << 20);
     let fabric = SimFabric::new(&profile, s.seed);
     let test_cluster = TestCluster::simulated(&fabric, &pool, cache_bytes, s.options()?)?;
-    let lease_ns = s.lease_us * 1000;
-    test_cluster.membership().set_lease_parameters(LeaseParameters {
-        lease_ns,
-        acknowledge_ns: 10 * lease_ns,
-        ..LeaseParameters::default()
-    });
+    grant(&test_cluster, s.cns, LONG_LEASE_NS)?;
     let ep = test_cluster.cluster.compute_node(0)?.endpoint(1 << 30)?;
     let mut loader = test_cluster.nodes[0].client(ep.clone());
     let mut pairs = (0..s.keys).map(|i| (key(i).to_vec(), 0u64.to_le_bytes().to_vec()));
@@ -334,6 +364,7 @@ fn make(s: &Setup) -> Result<Harness> {
         let mut c = Client::from(node.client(own));
         (0..s.keys).step_by(8).try_for_each(|i| c.get(&key(i)).map(drop))?;
     }
+    grant(&test_cluster, s.cns, s.lease_us * 1000)?;
     let harness = Harness::on(test_cluster, fabric, SLAB_BYTES * s.clients())?;
     harness.core().seed(s.seed);
     Ok(harness)
@@ -364,6 +395,7 @@ pub fn run(setup: &Setup) -> Result<Outcome> {
         outcome: RefCell::new(outcome),
     });
     live(&harness, setup, &board)?;
+    grant(&harness.test_cluster, setup.cns - 1, LONG_LEASE_NS)?;
     look(&harness, setup, &board)?;
     let mut outcome = board.outcome.take();
     outcome.trace_hash = format!("{:016x}", harness.fabric.trace_hash());
@@ -387,6 +419,12 @@ fn live(harness: &Harness, s: &Setup, b: &Rc<Board>) -> Result<()> {
                 harness.spawn(cn, slot, client(its, number, s.clone(), b.clone()));
                 number += 1;
             }
+        }
+        for _ in 0..index.options.workers()? {
+            let place = (cn.into(), index.attach(cn.into())?);
+            let its = index.placed(core, place, first.as_ref());
+            let slot = its.endpoint().slot();
+            harness.spawn(cn, slot, background(its, b.clone()));
         }
         harness.membership_agent(cn, s.lease_us * 1000 / 16);
     }

@@ -28,7 +28,14 @@ pub fn options_for(system: &System, c: &Config) -> AnyOptions {
 /// # Errors
 /// An unknown field, or a value of another type.
 pub fn checked_options(system: &System, c: &Config) -> Result<AnyOptions> {
-    let options = options_for(system, c);
+    checked(system, options_for(system, c))
+}
+
+/// Options of a system, if its index has them.
+///
+/// # Errors
+/// As [`checked_options`].
+pub fn checked(system: &System, options: AnyOptions) -> Result<AnyOptions> {
     let wrong = |e| Failure::Input(format!("options.{}: {}", system.name, meant(&format!("{e}"))));
     options.check().map_err(wrong).map(|()| options)
 }

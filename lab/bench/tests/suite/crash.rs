@@ -37,6 +37,23 @@ fn survivors_come_back_and_nothing_acknowledged_is_lost() {
     lives_on("dmtree", true);
 }
 
+/// dLSM, with options.
+fn dlsm(options: &[&str]) -> Setup {
+    let options = options.iter().map(|&text| text.to_owned()).collect();
+    let until_us = 40_000;
+    Setup { system: "dlsm".to_owned(), options, until_us, ..small() }
+}
+
+/// Workers run beside the clients. A survivor takes the ranges of the dead owner over: its log has
+/// what was acknowledged.
+#[test]
+fn an_owner_of_ranges_loses_what_it_has_not_logged() {
+    let logged = run(&dlsm(&["dlsm.owners=3"])).unwrap();
+    assert!(logged.is_fine() && logged.keys_checked > 100, "{}", logged.text());
+    let unlogged = run(&dlsm(&["dlsm.owners=3", "dlsm.log=false"])).unwrap();
+    assert!(unlogged.keys_wrong > 0 && unlogged.errors == 0, "{}", unlogged.text());
+}
+
 #[test]
 fn readers_do_not_notice_and_a_run_is_a_function_of_its_seed() {
     let s = Setup { update_percent: 0, ..small() };
@@ -56,7 +73,10 @@ fn impossible_settings_are_refused() {
         (Setup { profile: "none".to_owned(), ..small() }, "none"),
         (Setup { maintain_every: 0, ..small() }, "maintain-every is 0"),
         (Setup { system: "fptree".to_owned(), ..small() }, "fptree does not recover"),
-        (Setup { system: "dlsm".to_owned(), ..small() }, "dlsm has workers"),
+        (dlsm(&["owners=3"]), "give NAME.field=value"),
+        (dlsm(&["dmtree.fanout=32"]), "dmtree is not dlsm"),
+        (dlsm(&["dlsm.owner=3"]), "unknown field `owner`"),
+        (dlsm(&["dlsm.owners=0"]), "owners is 0; it must be 1 to 1024"),
         (Setup { system: "none".to_owned(), ..small() }, "none"),
     ] {
         let e = run(&bad).expect_err(words).to_string();
