@@ -13,7 +13,9 @@
 //! been used up without a word written, and L forbids a generation to be used twice.
 
 use dmtree_fabric::trace::{Event, report};
-use dmtree_fabric::{Endpoint, Error, ErrorKind, GlobalAddr, Nanos, OpKind, OpOutcome, Result, Step};
+use dmtree_fabric::{
+    Endpoint, Error, ErrorKind, GlobalAddr, Nanos, OpKind, OpOutcome, Result, Step,
+};
 use dmtree_parts::gc::{Collector, Run};
 use dmtree_parts::{Found, Root, Work};
 use dmtree_pool::{ArenaKey, Gc, Grant, Held, Lost, PoolNode, Span, TableId, Told};
