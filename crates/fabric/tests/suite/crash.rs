@@ -406,6 +406,10 @@ fn a_slot_is_quiet_in_a_new_incarnation() {
     drop_a_read(&again);
     assert!(!again.is_quiet(), "its own verb counts");
     let watch = bench.client(B);
-    watch.block_on(async { Ok(watch.sleep(2 * LONGEST_ZOMBIE_NS).await) }).unwrap();
+    let later = async {
+        watch.sleep(2 * LONGEST_ZOMBIE_NS).await;
+        Ok(())
+    };
+    watch.block_on(later).unwrap();
     assert!(again.is_quiet());
 }
