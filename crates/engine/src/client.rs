@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use dmtree_fabric::verb::{Beside, cas, read};
+use dmtree_fabric::verb::{After, Atomic, Single, cas, read};
 use dmtree_fabric::{DirectOp, Endpoint, Error, GlobalAddr, OpKind, Result, Sampled};
 use dmtree_parts::held::{Pinned, Running};
 use dmtree_parts::maintenance::Maintained;
@@ -181,7 +181,10 @@ impl Client {
 
     /// The cell of a table; `None` while its owner is dead or cut off.
     pub(crate) async fn cell(&self, table: TableId) -> Result<Option<GlobalAddr>> {
-        reached(self.node.pool.resolve(&self.ep, table).await)
+        match self.node.pool.resolve_cached(table) {
+            None => reached(self.node.pool.resolve(&self.ep, table).await),
+            known => Ok(known),
+        }
     }
 
     /// Memory for a table, reused.
@@ -212,44 +215,24 @@ impl Client {
         Ok((was, self.ep.read(body, len as u32).await?))
     }
 
-    /// [`Client::cas_and_read`] for a lock that is to become this operation's.
-    pub(crate) async fn try_for(
-        &self,
-        h: HeldLock,
-        word: (GlobalAddr, u64),
-        body: GlobalAddr,
-        len: usize,
-    ) -> Result<(u64, Sampled)> {
-        let (at, was, tag) = (word.0, word.1, h.tag.0);
-        let verbs = async {
-            match self.node.has(Mutant::LockBesideRead) {
-                false => self.cas_and_read(at, (was, tag), body, len).await,
-                true => self.ep.batch((cas(at, was, tag), read(body, len as u32))).await,
-            }
-        };
-        self.op.try_for(&[h], verbs).await
-    }
-
-    /// [`Client::try_for`] with two READs behind the lock. They have no order between them: no
-    /// other client may change what they cover while the lock is held.
-    pub(crate) async fn try_for_both(
+    /// Takes a lock that is to become this operation's, as [`Client::cas_and_read`]. Several READs
+    /// have no order between them: no other client may change what they cover while the lock is
+    /// held.
+    pub(crate) async fn try_for<R: Single + After<Atomic>>(
         &self,
         h: HeldLock,
         (at, was): (GlobalAddr, u64),
-        reads: Beside,
-    ) -> Result<(u64, (Sampled, Option<Sampled>))> {
-        let take = cas(at, was, h.tag.0);
-        let verbs = async {
-            if self.node.has(Mutant::LockBesideRead) {
-                return self.ep.batch((take, reads)).await;
-            }
-            if self.node.o.techniques.round_trip_combining {
-                return self.ep.chain((take, reads)).await;
-            }
-            let was = self.ep.batch(take).await?;
-            Ok((was, self.ep.batch(reads).await?))
-        };
-        self.op.try_for(&[h], verbs).await
+        reads: R,
+    ) -> Result<(u64, R::Out)> {
+        let (op, ep, take) = (&self.op, &self.ep, cas(at, was, h.tag.0));
+        if self.node.has(Mutant::LockBesideRead) {
+            return op.try_for(&[h], ep.batch((take, reads))).await;
+        }
+        if self.node.o.techniques.round_trip_combining {
+            return op.try_for(&[h], ep.chain((take, reads))).await;
+        }
+        let apart = async { Ok((ep.batch(take).await?, ep.batch(reads).await?)) };
+        op.try_for(&[h], apart).await
     }
 
     /// An operation that runs here if all goes well.

@@ -385,10 +385,12 @@ impl Counters {
         self.sums.clone()
     }
 
+    #[inline(always)]
     fn with_node(&self, node: NodeId, f: impl FnOnce(&mut SideCounts)) {
         f(self.sums.nodes.borrow_mut().at(node));
     }
 
+    #[inline(always)]
     fn with_current(&self, f: impl FnOnce(&mut OpCounts)) {
         if self.in_op.get() {
             f(&mut self.current.borrow_mut());
@@ -460,6 +462,7 @@ impl Counters {
     }
 
     /// Whether times by step are measured.
+    #[inline]
     pub(crate) fn is_timed(&self) -> bool {
         self.timed.get()
     }

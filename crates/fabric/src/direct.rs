@@ -158,8 +158,8 @@ impl<'a> DirectList<'a> {
     /// Counts the verbs to the last node.
     fn count(&mut self) {
         if let Some(node) = self.to.take() {
-            let verbs = std::mem::take(&mut self.verbs);
-            self.counters.verbs(node, &verbs, self.named.add(node));
+            self.counters.verbs(node, &self.verbs, self.named.add(node));
+            self.verbs = SideCounts::default();
         }
     }
 

@@ -36,7 +36,7 @@ use crate::local::LocalTransport;
 use crate::pause::{Backoff, LONGEST_PAUSE_NS, Sleep, Yield};
 use crate::rpc::{MAX_RPC_BYTES, RpcCall, ServiceId};
 use crate::scope::{OpKind, OpOutcome, Stage, Step};
-use crate::slab::Buf;
+use crate::slab::{Buf, Slab};
 use crate::trace::report_slow;
 use crate::transport::{Nanos, Ticket, Transport};
 use crate::verb::{self, Collector, List, Ordered, Stager};
@@ -351,20 +351,18 @@ impl Endpoint {
     /// # Errors
     /// `TimedOut` at the deadline of the operation.
     #[inline]
-    pub async fn buf(&self, len: u32) -> Result<Buf> {
-        let slab = self.0.core.slab();
-        if !slab.has_room(crate::slab::Slab::cost(len)) {
-            self.wait_for_buf(len).await?;
-        }
-        Ok(slab.alloc(len))
+    pub fn buf(&self, len: u32) -> BufWait<'_> {
+        BufWait { ep: self, len }
     }
 
-    async fn wait_for_buf(&self, len: u32) -> Result<()> {
-        while !self.0.core.slab().has_room(crate::slab::Slab::cost(len)) {
-            self.check_deadline("a registered buffer", u64::from(len))?;
-            self.sleep(2_000).await;
+    /// The slab is dry: the client looks again after a while, up to its deadline.
+    #[cold]
+    fn wait_for_room<T>(&self, len: u32) -> Poll<Result<T>> {
+        if let Err(e) = self.check_deadline("a registered buffer", u64::from(len)) {
+            return Poll::Ready(Err(e));
         }
-        Ok(())
+        self.0.core.wake_at(self.0.slot, self.now() + 2_000);
+        Poll::Pending
     }
 
     /// A remote call: one round trip. The reply is written over `reply`.
@@ -513,11 +511,13 @@ impl Endpoint {
     }
 
     /// The clock, where times by step are measured; 0 elsewhere.
+    #[inline]
     pub(crate) fn step_began(&self) -> Nanos {
         if self.0.counters.is_timed() { self.now().max(1) } else { 0 }
     }
 
     /// The time since `began` went into a step.
+    #[inline]
     pub(crate) fn spent(&self, step: Step, began: Nanos) {
         if began > 0 {
             self.0.counters.spent(step, self.now().saturating_sub(began));
@@ -624,6 +624,26 @@ impl Endpoint {
     }
 }
 
+/// See [`Endpoint::buf`].
+#[derive(Debug)]
+pub struct BufWait<'e> {
+    ep: &'e Endpoint,
+    len: u32,
+}
+
+impl Future for BufWait<'_> {
+    type Output = Result<Buf>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let slab = self.ep.0.core.slab();
+        match slab.has_room(Slab::cost(self.len)) {
+            true => Poll::Ready(Ok(slab.alloc(self.len))),
+            false => self.ep.wait_for_room(self.len),
+        }
+    }
+}
+
 /// A list in flight. Dropping it leaves the buffers to the endpoint until the verbs have completed.
 #[derive(Debug)]
 pub struct Post<'e, L: List> {
@@ -667,11 +687,7 @@ impl<L: List> Future for Post<'_, L> {
         let list = self.list.take().expect("not polled after completion");
         if !core.slab().has_room(list.room()) {
             self.list = Some(list);
-            if let Err(e) = ep.check_deadline("a registered buffer", 0) {
-                return Poll::Ready(Err(e));
-            }
-            core.wake_at(ep.0.slot, ep.now() + 2_000);
-            return Poll::Pending;
+            return ep.wait_for_room(0);
         }
         if let Some(memory) = &ep.0.direct {
             let chained = self.chained;

@@ -20,10 +20,13 @@ const CLASSES: usize = (MAX_BUF_BYTES / MIN_BYTES).ilog2() as usize + 1;
 /// smaller, since the slab of a service lives for one call.
 const CARVE_BYTES: usize = 64 << 10;
 
+#[inline]
 fn class_of(len: u32) -> usize {
-    (len.max(MIN_BYTES).next_power_of_two() / MIN_BYTES).ilog2() as usize
+    let bits = u32::BITS - (len.max(MIN_BYTES) - 1).leading_zeros();
+    (bits - MIN_BYTES.ilog2()) as usize
 }
 
+#[inline]
 fn class_bytes(class: usize) -> u32 {
     MIN_BYTES << class
 }
@@ -60,12 +63,14 @@ impl Slab {
     }
 
     /// Bytes that a buffer of `len` takes.
+    #[inline]
     pub fn cost(len: u32) -> u64 {
         u64::from(class_bytes(class_of(len)))
     }
 
     /// Whether buffers that cost `bytes` in all can be had now. A request larger than the limit is
     /// let through when nothing else is out, so that it waits but never for ever.
+    #[inline]
     pub fn has_room(&self, bytes: u64) -> bool {
         let live = self.0.live_bytes.get();
         live + bytes <= self.0.limit_bytes || live == 0
@@ -177,6 +182,7 @@ impl Buf {
 
 impl Deref for Buf {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: the memory was carved with at least `len` initialised bytes, and no other `Buf`
         // has it; while a verb is in flight the posting owns the `Buf`, so no reference to these
@@ -186,6 +192,7 @@ impl Deref for Buf {
 }
 
 impl DerefMut for Buf {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `deref`, and the borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr().cast(), self.len as usize) }

@@ -322,8 +322,10 @@ impl Combiner {
                 Ok(Turn::Shared(batch.share(ep, out).await))
             }
             Arrival::Lead(mut leader) => {
-                let _resting = rest();
-                leader.begin(ep).await?;
+                if leader.queued {
+                    let _resting = rest();
+                    leader.begin(ep).await?;
+                }
                 Ok(Turn::Own(Some(leader)))
             }
         }

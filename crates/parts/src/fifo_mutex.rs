@@ -45,8 +45,12 @@ impl FifoMutexes {
     ///
     /// # Errors
     /// `TimedOut` at the deadline of the operation.
-    pub async fn lock(self: &Arc<Self>, ep: &Endpoint, lock: u64) -> Result<FifoGuard> {
-        self.lock_ranked(ep, Rank(0), lock).await
+    pub fn lock(
+        self: &Arc<Self>,
+        ep: &Endpoint,
+        lock: u64,
+    ) -> impl Future<Output = Result<FifoGuard>> {
+        self.lock_ranked(ep, Rank(0), lock)
     }
 
     /// The same for a lock of some rank. The caller holds mutexes of lower ranks only.
@@ -57,8 +61,9 @@ impl FifoMutexes {
         lock: u64,
     ) -> Result<FifoGuard> {
         let index = self.index(rank, lock);
-        let why = WaitReason { what: "FIFO mutex of a lock", at: lock };
-        self.slots[index].acquire(ep, why).await?;
+        if let Some(place) = self.slots[index].enter(lock) {
+            place.wait(ep, WaitReason { what: "FIFO mutex of a lock", at: lock }).await?;
+        }
         Ok(FifoGuard { table: self.clone(), index, held: true })
     }
 

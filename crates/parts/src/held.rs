@@ -281,6 +281,7 @@ impl<N: LockNode> Running<N> {
     }
 
     /// Abandons the locks behind these places in the two lists.
+    #[inline]
     fn abandon_from(&self, (held, tries): (usize, usize)) {
         for (list, from) in [(&self.held, held), (&self.tries, tries)] {
             if list.borrow().len() > from {

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use dmtree_fabric::verb::cas;
+use dmtree_fabric::verb::{cas, read};
 use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, Result, Sampled, Stage, Step};
 use dmtree_parts::cache::CachedNode;
 use dmtree_parts::fifo_mutex::{FifoGuard, Rank};
@@ -140,7 +140,8 @@ impl InnerLocks<'_> {
         let tag = c.tags.next();
         c.ep.step(Step::Structure);
         let own = HeldLock { tag, on: Lockable::Inner(addr) };
-        let tried = c.try_for(own, (self.word(addr), 0), addr, c.node.g.inner_image()).await;
+        let tried =
+            c.try_for(own, (self.word(addr), 0), read(addr, c.node.g.inner_image() as u32)).await;
         if tried.as_ref().is_err_and(|e| e.effect() == Effect::Unknown) {
             c.op.leave_try(own);
         }

@@ -342,7 +342,9 @@ impl Entries<'_> {
         debug_assert_eq!(is_live, replaces.is_some(), "F: the table has the replaced slots only");
         // Nothing that other clients can reach has been written under the lock.
         c.check_lease_untouched()?;
-        Journaled(c).append(&[effect(pair.0, Some(pair.2))]).await?;
+        if Journaled(c).is_on() {
+            Journaled(c).append(&[effect(pair.0, Some(pair.2))]).await?;
+        }
         c.ep.step(Step::Entry);
         if block.is_none() && shadow.is_none() && c.node.has(Mutant::AcknowledgeEarly) {
             let copy = Images(c).copy_of(&entry).await?;
@@ -387,9 +389,12 @@ impl Entries<'_> {
     ) -> Result<EntryImages> {
         let g = &self.0.node.g;
         let mut entry = self.0.ep.buf(g.entry() as u32).await?;
-        let block = self.encode(place, l.table.ver, pair, &mut entry).await?;
-        let whole = self.0.ep.caps().whole_write_bytes as usize >= g.entry();
-        let shadow = match replaces.filter(|_| !whole && !self.0.node.has(Mutant::NoShadow)) {
+        let block = match self.encode_inline(place, l.table.ver, (pair.0, pair.2), &mut entry) {
+            true => None,
+            false => Box::pin(self.encode(place, l.table.ver, pair, &mut entry)).await?,
+        };
+        let whole = || self.0.ep.caps().whole_write_bytes as usize >= g.entry();
+        let shadow = match replaces.filter(|_| !whole() && !self.0.node.has(Mutant::NoShadow)) {
             Some(crc) => Some(self.shadow(place, crc, &entry).await?),
             None => None,
         };

@@ -87,21 +87,22 @@ impl Images<'_> {
             true => route.leaf,
         };
         let (at, len) = (image.plus(c.node.g.slot_at(slot) as u64), c.node.g.entry());
-        let mut own = [0; MAX_ENTRY];
-        if at.node() == c.ep.node()
+        let looked = if at.node() == c.ep.node()
             && len <= MAX_ENTRY
             && let Some(memory) = c.ep.own_memory()
         {
+            let mut own = [0; MAX_ENTRY];
             memory.read(at.offset(), &mut own[..len])?;
-            drop(memory);
-            let looked = Entries(c).look(place, &own[..len], key, out);
-            return Entries(c).judge_looked((looked, route.generation), key.0, out).await;
-        }
-        c.ep.step(Step::Entry);
-        let read = c.ep.read(at, len as u32);
-        match reached(read.await)? {
-            Some(bytes) => Entries(c).judge((place, route.generation), &bytes, key, out).await,
-            None => Ok(None),
+            Entries(c).look(place, &own[..len], key, out)
+        } else {
+            c.ep.step(Step::Entry);
+            let read = c.ep.read(at, len as u32);
+            let Some(bytes) = reached(read.await)? else { return Ok(None) };
+            bytes.extract(|b| Entries(c).look(place, b, key, out))
+        };
+        match looked.probe() {
+            None => Entries(c).judge_looked((looked, route.generation), key.0, out).await,
+            told => Ok(told),
         }
     }
 

@@ -31,6 +31,7 @@
 
 use std::sync::Arc;
 
+use dmtree_fabric::verb::read;
 use dmtree_fabric::{Effect, Error, ErrorKind, Result, Stage, Step};
 use dmtree_parts::MAX_VALUE_BYTES;
 use dmtree_pool::{BlockPtr, Span};
@@ -138,7 +139,7 @@ impl Trainer<'_> {
             let tag = c.tags.next();
             let own = HeldLock { tag, on: Lockable::Word(at) };
             c.ep.step(Step::Lock);
-            let (was, word) = c.try_for(own, (at, 0), c.node.root.directory(), 8).await?;
+            let (was, word) = c.try_for(own, (at, 0), read(c.node.root.directory(), 8)).await?;
             if was == 0 {
                 c.hold(tag, own.on);
                 return Ok(Some((Claim(tag), word.word(0))));

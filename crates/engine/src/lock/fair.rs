@@ -242,13 +242,14 @@ impl Contenders<'_> {
         fifo_guard: &FifoGuard,
     ) -> Result<TriedFor> {
         let BehindLock { body, len, beside: near } = behind;
-        let reads = beside(read(body, len as u32), near);
+        let body = read(body, len as u32);
+        let reads = beside(body, near);
         let Some(words) = self.stamps_at(route, at, fifo_guard) else {
             // Most locks are taken with a table alone: their chain has no place for another READ.
             let (was, (body, beside)) = match near {
-                Some(_) => self.0.try_for_both(lock, (at, 0), reads).await?,
+                Some(_) => self.0.try_for(lock, (at, 0), reads).await?,
                 None => {
-                    let (was, body) = self.0.try_for(lock, (at, 0), body, len).await?;
+                    let (was, body) = self.0.try_for(lock, (at, 0), body).await?;
                     (was, (body, None))
                 }
             };

@@ -109,9 +109,13 @@ impl TableLocks<'_> {
     pub(crate) async fn lock(self, route: &Route, wanted: Wanted<'_>) -> Result<Option<Locked>> {
         let c = self.0;
         c.ep.stage_cost(Stage::LocalQueue, 1);
-        let quiescent = c.op.quiescent_section();
-        let fifo_guard = c.node.leaf_fifo.lock(&c.ep, route.table.bits()).await?;
-        drop(quiescent);
+        let fifo_guard = match c.node.leaf_fifo.try_lock(route.table.bits()) {
+            Some(fifo_guard) => fifo_guard,
+            None => {
+                let _quiescent = c.op.quiescent_section();
+                c.node.leaf_fifo.lock(&c.ep, route.table.bits()).await?
+            }
+        };
         c.ep.point().await;
         Contenders(c).yield_lock(route).await?;
         let mut backoff = c.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
@@ -413,7 +417,8 @@ impl TableLocks<'_> {
         let len = Table::body_len(route.capacity);
         self.0.ep.step(Step::Lock);
         let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
-        let taken = self.0.try_for(lock, (at, was), at.plus(BODY_AT as u64), len).await;
+        let taken =
+            self.0.try_for(lock, (at, was), read(at.plus(BODY_AT as u64), len as u32)).await;
         let taken = reached(taken.inspect_err(|_| self.0.op.leave_try(lock)))?;
         let Some((_, body)) = taken.filter(|(now, _)| *now == was) else { return Ok(None) };
         self.0.node.adopted(LockTag(was));

@@ -49,7 +49,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dmtree_fabric::verb::{VerbVec, cas};
+use dmtree_fabric::verb::{VerbVec, cas, read as read_verb};
 use dmtree_fabric::{Buf, Error, ErrorKind, GlobalAddr, Result, Sampled, Stage, Step};
 use dmtree_parts::handover::{LocalGuard, LocalLocks};
 use dmtree_parts::held::LockNode;
@@ -242,7 +242,8 @@ impl<'c> WordLocks<'c> {
         let (was, bytes) = match read {
             None => (self.0.op.try_for(&[own], self.0.ep.cas(word.at, 0, tag.0)).await?, None),
             Some((at, len)) => {
-                let (was, bytes) = self.0.try_for(own, (word.at, 0), at, len).await?;
+                let (was, bytes) =
+                    self.0.try_for(own, (word.at, 0), read_verb(at, len as u32)).await?;
                 (was, Some(bytes))
             }
         };
@@ -398,7 +399,7 @@ impl<'c> WordLocks<'c> {
         let own = HeldLock { tag, on: Lockable::Word(l.at) };
         let len = c.node.g.leaf_image(l.route.capacity);
         c.ep.step(Step::Structure);
-        let (was, bytes) = c.try_for(own, (l.at, l.tag.0), leaf, len).await?;
+        let (was, bytes) = c.try_for(own, (l.at, l.tag.0), read_verb(leaf, len as u32)).await?;
         if was != l.tag.0 {
             return Err(lost(l.at));
         }

@@ -56,7 +56,9 @@ impl Appends<'_> {
         let c = self.0;
         debug_assert!(c.op.holds(l.tag), "a record of {} is written without its lock", place.leaf);
         c.check_lease_untouched()?;
-        Journaled(c).append(&[effect(key, Some(value))]).await?;
+        if Journaled(c).is_on() {
+            Journaled(c).append(&[effect(key, Some(value))]).await?;
+        }
         if let Some((block, buf)) = block {
             c.ep.step(Step::Entry);
             c.ep.write(block.addr(), buf).await?;

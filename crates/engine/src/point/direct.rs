@@ -263,6 +263,9 @@ impl<'c> Direct<'c> {
         (key, hash): HashedKey<'w>,
         write: Write<'w>,
     ) -> DirectWrite<'c, 'w> {
+        if !self.0.is_direct {
+            return DirectWrite::Posted;
+        }
         let r = reading();
         self.write_at(self.0.node.cache.find(1, key, &r), (key, hash), write)
     }

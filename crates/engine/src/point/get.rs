@@ -107,7 +107,9 @@ impl<'c> Reads<'c> {
                 Ok(found)
             }
             DirectGet::Posted => {
-                recover_locks_due(self.0).await;
+                if self.0.node.abandoned_locks.any() {
+                    recover_locks_due(self.0).await;
+                }
                 let scope = self.0.ep.begin(OpKind::Get);
                 let (found, outcome) = self.shared(key, out).await?;
                 scope.end(outcome);

@@ -94,7 +94,9 @@ impl<'c> Writes<'c> {
             DirectWrite::Again(scope) => (scope, true),
             DirectWrite::Posted if self.0.ep.is_in_operation() => (None, false),
             DirectWrite::Posted => {
-                recover_locks_due(self.0).await;
+                if self.0.node.abandoned_locks.any() {
+                    recover_locks_due(self.0).await;
+                }
                 (Some(self.0.ep.begin(w.kind())), false)
             }
         };
@@ -204,7 +206,17 @@ impl<'c> Writes<'c> {
                 Ok(Some((outcome, self.0.op.outcome(counted))))
             }
             Next::Free(p) => self.delete(l, pair.0, p).await.map(Some),
-            Next::Replace(p) => self.update(l, pair, p, flight).await.map(Some),
+            Next::Replace(p) => {
+                let late = self.0.node.has(Mutant::CombineLate);
+                let (mut combined, own) = (Vec::new(), if late { &mut None } else { &mut *flight });
+                let pair = (pair.0, pair.1, Self::final_value(pair.2, own, &mut combined));
+                self.store(l, p.slot, pair, Some(p.crc)).await?;
+                Blocks(self.0).retire(p.block);
+                if let Some(flight) = flight.as_mut().filter(|_| late) {
+                    flight.close(&mut Vec::new());
+                }
+                Ok(Some((Outcome::Done, self.0.op.outcome(OpOutcome::Hit))))
+            }
             Next::Fill => self.insert(l, pair, flight).await,
         }
     }
@@ -250,10 +262,14 @@ impl<'c> Writes<'c> {
                     // The value that the near slot has is in `old` until another slot is looked at.
                     let near = l.near.take().filter(|near| near.slot == slot);
                     let looked = near.map(|near| near.looked).or(looked.take());
-                    let probed = Self::probe(c, &l, slot, looked, key, &mut steps.old).await;
-                    let probe;
-                    (l, probe) = c.under(l, probed).await?;
-                    steps.saw(slot, &probe);
+                    if let Some(probe) = looked.as_ref().and_then(Looked::probe) {
+                        steps.saw(slot, &probe);
+                        continue;
+                    }
+                    match Self::probe(c, &l, slot, looked, key, &mut steps.old).await {
+                        Ok(probe) => steps.saw(slot, &probe),
+                        Err(e) => return c.fail(l, e).await,
+                    }
                 }
                 next => return Ok((l, next)),
             }
@@ -313,25 +329,6 @@ impl<'c> Writes<'c> {
         }
     }
 
-    async fn update(
-        self,
-        l: Locked,
-        pair: KeyValue<'_>,
-        p: Present,
-        flight: &mut Option<LeaderGuard>,
-    ) -> Result<Written> {
-        let mut combined = Vec::new();
-        let late = self.0.node.has(Mutant::CombineLate);
-        let own = if late { &mut None } else { &mut *flight };
-        let value = Self::final_value(pair.2, own, &mut combined);
-        self.store(l, p.slot, (pair.0, pair.1, value), Some(p.crc)).await?;
-        Blocks(self.0).retire(p.block);
-        if let Some(flight) = flight.as_mut().filter(|_| late) {
-            flight.close(&mut Vec::new());
-        }
-        Ok((Outcome::Done, self.0.op.outcome(OpOutcome::Hit)))
-    }
-
     async fn insert(
         self,
         mut l: Locked,
@@ -382,13 +379,7 @@ impl<'c> Writes<'c> {
         let c = self.0;
         let place = Place { leaf: l.route.leaf, slot };
         if l.is_word() {
-            let images = Entries(c).images(&l, place, pair, replaces).await;
-            let (mut l, images) = c.under(l, images).await?;
-            if images.1.is_some() && c.node.places != Places::Any {
-                let shadow = Neighbourhoods(c).free_shadow(&l.route).await;
-                (l, ()) = c.under(l, shadow).await?;
-            }
-            return WordLocks(c).unlock_with(l, place, Change::Entry(images)).await;
+            return Box::pin(self.store_by_word(l, place, pair, replaces)).await;
         }
         if l.route.is_imaged() {
             return self.store_imaged(l, place, pair, replaces).await;
@@ -403,10 +394,28 @@ impl<'c> Writes<'c> {
         LeafLocks(c).unlock_with_table(l).await
     }
 
+    /// The same without a table.
+    async fn store_by_word(
+        self,
+        l: Locked,
+        place: Place,
+        pair: KeyValue<'_>,
+        replaces: Option<u32>,
+    ) -> Result<()> {
+        let c = self.0;
+        let images = Entries(c).images(&l, place, pair, replaces).await;
+        let (mut l, images) = c.under(l, images).await?;
+        if images.1.is_some() && c.node.places != Places::Any {
+            let shadow = Neighbourhoods(c).free_shadow(&l.route).await;
+            (l, ()) = c.under(l, shadow).await?;
+        }
+        WordLocks(c).unlock_with(l, place, Change::Entry(images)).await
+    }
+
     /// The same for an imaged leaf: durable at the memory node, then shown, then acknowledged.
     async fn store_imaged(
         self,
-        l: Locked,
+        mut l: Locked,
         place: Place,
         pair: KeyValue<'_>,
         replaces: Option<u32>,
@@ -415,8 +424,10 @@ impl<'c> Writes<'c> {
         let is_logged = c.node.log.is_some();
         // What a log has needs no shadow.
         let torn = replaces.filter(|_| !is_logged);
-        let images = Entries(c).images(&l, place, pair, torn).await;
-        let (l, images) = c.under(l, images).await?;
+        let images = match Entries(c).images(&l, place, pair, torn).await {
+            Ok(images) => images,
+            Err(e) => return c.fail(l, e).await,
+        };
         if c.node.has(Mutant::ImagedFirst) {
             let early = Images(c).copy_of(&images.2).await?;
             let slot = c.node.g.slot_at(place.slot) as u64;
@@ -426,7 +437,10 @@ impl<'c> Writes<'c> {
             false => Entries(c).write_images(&l, place, pair, (replaces, images)).await,
             true => Appends(c).entry(&l, place, pair, (replaces, images)).await,
         };
-        let (mut l, entry) = c.under(l, written).await?;
+        let entry = match written {
+            Ok(entry) => entry,
+            Err(e) => return c.fail(l, e).await,
+        };
         if replaces.is_none() {
             l.table.set(place.slot, pair.1.fingerprint());
             Router(c).note_mirror(pair.0, &l.route, place.slot, pair.1.fingerprint());

@@ -28,7 +28,7 @@
 //! between steps 7's two halves leaves a missing record, which a sweep finds; for a failed client
 //! of a live node, a chore adds it.
 
-use dmtree_fabric::verb::VerbVec;
+use dmtree_fabric::verb::{VerbVec, read};
 use dmtree_fabric::{Error, GlobalAddr, Result, Step};
 
 use crate::format::{Child, FenceArea, LockTag, UnvalidatedRecord, Ver, unvalidated_record};
@@ -62,7 +62,7 @@ impl InnerRecovery<'_> {
         let tag = c.tags.next();
         c.ep.step(Step::Structure);
         let own = HeldLock { tag, on: Lockable::Inner(addr) };
-        let taken = c.try_for(own, (lock, was), addr, g.inner_image()).await;
+        let taken = c.try_for(own, (lock, was), read(addr, g.inner_image() as u32)).await;
         let (now, bytes) = taken.inspect_err(|_| c.op.leave_try(own))?;
         if now != was {
             return Ok(());
