@@ -34,6 +34,8 @@ mod admission;
 #[cfg(test)]
 mod admission_tests;
 mod gc;
+#[cfg(test)]
+mod gc_tests;
 mod mark;
 mod shrink;
 #[cfg(test)]
