@@ -9,12 +9,11 @@
 //! ([`IndexServices::serve_index`]): those of an index that has an owner for each key.
 
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
-use std::task::Poll;
 
-use dmtree_fabric::{Endpoint, Error, Member, NodeId, Result, RpcFuture, RpcHandler, ServiceId};
+use dmtree_fabric::{Endpoint, Error, NodeId, Result, RpcFuture, RpcHandler, ServiceId};
 
 use crate::holder::MemoryHolder;
 use crate::node::PoolNode;
@@ -25,9 +24,6 @@ pub const DATA_SERVICE: ServiceId = ServiceId(0x20);
 
 /// The open indexes of every compute node.
 pub(crate) const INDEX_SERVICE: ServiceId = ServiceId(0x21);
-
-/// A caller of a compute node looks this often whether that node is dead, ns.
-const LOOK_NS: u64 = 1_000_000;
 
 /// The number of an index's data service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -185,8 +181,7 @@ impl IndexServices<'_> {
     }
 
     /// Calls what a compute node has open of an index. An empty answer: it does not have what is
-    /// asked for. The call ends after 50 ms at the latest, since the node may be dead; and soon
-    /// after this node has heard that it is, and was revoked everywhere.
+    /// asked for. The call ends after 50 ms at the latest: the node may be dead.
     ///
     /// # Errors
     /// `Unreachable` then; those of the handler and of the fabric.
@@ -196,30 +191,7 @@ impl IndexServices<'_> {
         (to, index): (NodeId, u32),
         request: &[u8],
     ) -> Result<Vec<u8>> {
-        let incarnation = self.0.fabric.incarnation(to).unwrap_or(0);
-        let callee = Member { node: to, incarnation };
         let request = [&index.to_le_bytes(), request].concat();
-        if ep.now() >= ep.deadline() {
-            // Between operations: the deadline of the last one has passed.
-            ep.renew_deadline();
-        }
-        let deadline = ep.deadline();
-        let mut call = pin!(call_within(ep, LONGEST_CALL_NS, to, INDEX_SERVICE, &request));
-        loop {
-            let mut pause = pin!(ep.sleep(LOOK_NS));
-            let answered = poll_fn(|cx| match call.as_mut().poll(cx) {
-                Poll::Ready(answer) => Poll::Ready(Some(answer)),
-                Poll::Pending => pause.as_mut().poll(cx).map(|()| None),
-            });
-            if let Some(answer) = answered.await {
-                return answer;
-            }
-            if self.0.view.is_revoked(callee) {
-                // The call has shortened it.
-                ep.set_deadline(deadline);
-                let text = format!("{callee} has died without an answer");
-                return Err(Error::unreachable(text).effect_unknown());
-            }
-        }
+        call_within(ep, LONGEST_CALL_NS, to, INDEX_SERVICE, &request).await
     }
 }
