@@ -45,7 +45,7 @@ use crate::hop::Neighbourhoods;
 use crate::leaf::{Blocks, Entries, Found, Images, LeafCopy, Leaves, Looked, Pair, Probe, pair_of};
 use crate::lock::{Confirmed, TableLocks};
 use crate::point::{Direct, DirectGet, candidates, end, verdict};
-use crate::recovery::{LeafRecovery, recover_locks_due};
+use crate::recovery::{LeafRecovery, has_abandoned_locks, recover_locks_due};
 use crate::router::{MAX_CANDIDATES, Router};
 use crate::{Client, HashedKey, KeyHash, Mark, Mutant, Route};
 
@@ -107,7 +107,7 @@ impl<'c> Reads<'c> {
                 Ok(found)
             }
             DirectGet::Posted => {
-                if self.0.node.abandoned_locks.any() {
+                if has_abandoned_locks(self.0) {
                     recover_locks_due(self.0).await;
                 }
                 let scope = self.0.ep.begin(OpKind::Get);

@@ -43,7 +43,7 @@ use crate::leaf::{Blocks, CellKind, Entries, Found, Images, Leaves, Looked, Prob
 use crate::lock::{Change, LeafLocks, Locked, TableLocks, WordLocks};
 use crate::log::{Appends, MOST_WRITES, Replay};
 use crate::point::{Direct, DirectWrite, LockedWrite, Next, PointWrite, Present, end};
-use crate::recovery::recover_locks_due;
+use crate::recovery::{has_abandoned_locks, recover_locks_due};
 use crate::router::Router;
 use crate::{Chore, Client, HashedKey, KeyHash, KeyValue, Mark, Mutant, Unlock};
 
@@ -94,7 +94,7 @@ impl<'c> Writes<'c> {
             DirectWrite::Again(scope) => (scope, true),
             DirectWrite::Posted if self.0.ep.is_in_operation() => (None, false),
             DirectWrite::Posted => {
-                if self.0.node.abandoned_locks.any() {
+                if has_abandoned_locks(self.0) {
                     recover_locks_due(self.0).await;
                 }
                 (Some(self.0.ep.begin(w.kind())), false)

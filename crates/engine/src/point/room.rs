@@ -6,7 +6,8 @@
 //! 1. Maintenance of this node: chores that free objects, then a round of reclamation.
 //! 2. A garbage collection, when a node has died or left since the last one. A live node that does
 //!    not answer is waited for: it answers, or is dead when its lease has ended. One client of a
-//!    node collects at a time.
+//!    node collects at a time. A collection that does not end in time is kept, and the next such
+//!    write goes on with it.
 //! 3. A purge of indexes that were dropped.
 //! 4. For a new value of an existing key: the reserved memory. The old value's block is retired by
 //!    the same write, so the reserve fills again.

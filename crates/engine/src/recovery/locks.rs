@@ -40,13 +40,16 @@ use crate::{Chore, Client, DmNode};
 /// Shortest time between two checks of the abandoned locks by operations, ns.
 const RECOVER_LOCK_PAUSE_NS: u64 = 1_000_000;
 
+/// Whether [`recover_locks_due`] may have something to do before an operation of this client.
+#[inline]
+pub(crate) fn has_abandoned_locks(c: &Client) -> bool {
+    debug_assert!(!c.ep.is_in_operation() && !c.op.epoch().is_entered(), "none has begun");
+    c.node.abandoned_locks.any()
+}
+
 /// Before its own operation, a client recovers abandoned locks of its node: other nodes may
 /// wait for them. The recovery is an operation with a pin of its own, so none may have begun.
 pub(crate) async fn recover_locks_due(c: &Client) {
-    debug_assert!(!c.ep.is_in_operation() && !c.op.epoch().is_entered(), "none has begun");
-    if !c.node.abandoned_locks.any() {
-        return;
-    }
     let now = c.ep.now();
     let due = c.node.abandoned_locks.due(now, now + RECOVER_LOCK_PAUSE_NS, |_| true);
     let Some((h, answers)) = due else { return };

@@ -22,6 +22,8 @@ mod word;
 
 pub(crate) use inner::InnerRecovery;
 pub(crate) use leaf::{Inspected, LeafRecovery, from_shadow};
-pub(crate) use locks::{recover_lock, recover_locks_due, recover_locks_while_waiting};
+pub(crate) use locks::{
+    has_abandoned_locks, recover_lock, recover_locks_due, recover_locks_while_waiting,
+};
 pub(crate) use stall::{diagnose_inner, diagnose_leaf};
 pub(crate) use word::WordRecovery;

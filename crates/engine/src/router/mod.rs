@@ -227,8 +227,8 @@ impl<'c> Router<'c> {
         });
     }
 
-    /// The same for a leaf and for its left neighbour, whose record is the one in front: one search
-    /// finds both.
+    /// The same for a leaf and its left neighbour. The neighbour's record is the one in front, so
+    /// one search finds both.
     pub(crate) fn fill_mirrors(
         self,
         key: &[u8],
