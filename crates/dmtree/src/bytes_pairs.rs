@@ -11,12 +11,12 @@ type Pair = (Bytes, Bytes);
 /// A scan that runs, with pairs as `bytes::Bytes`; made by
 /// [`Scan::into_bytes`](crate::Scan::into_bytes). It ends after an error.
 #[derive(Debug)]
-pub struct BytesPairs<S> {
+pub struct BytesPairs<S: PageSource> {
     pairs: Pairs<S>,
     page: std::vec::IntoIter<Pair>,
 }
 
-impl<S> BytesPairs<S> {
+impl<S: PageSource> BytesPairs<S> {
     /// The pairs of a scan that has not begun.
     pub(crate) fn of(pairs: Pairs<S>) -> Self {
         Self { pairs, page: Vec::new().into_iter() }

@@ -15,6 +15,14 @@ const DEFAULT_PAGE_PAIRS: usize = 256;
 pub trait PageSource {
     /// Fills a page.
     fn page(&mut self, request: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>>;
+
+    /// Memory for pages, that of an earlier scan if there is any.
+    fn spare_page(&mut self) -> Page {
+        Page::new()
+    }
+
+    /// The memory of a scan that has ended.
+    fn keep_page(&mut self, _page: Page) {}
 }
 
 /// A scan that has not begun: says what it covers. Iterate over it to run it.
@@ -68,13 +76,9 @@ impl<S> Scan<S> {
 impl<S: PageSource> Scan<S> {
     /// Begins. The same as `into_iter`.
     pub fn pairs(self) -> Pairs<S> {
-        Pairs {
-            source: self.source,
-            plan: self.plan,
-            page_pairs: self.page_pairs,
-            front: Side::new(),
-            back: None,
-        }
+        let Self { mut source, plan, page_pairs } = self;
+        let front = Side::new(source.spare_page());
+        Pairs { source, plan, page_pairs, front, back: None }
     }
 
     /// Begins, with keys and values as `bytes::Bytes`: parts of the memory of the page that they
@@ -107,7 +111,7 @@ impl<S: PageSource> IntoIterator for Scan<S> {
 /// A scan that runs: an iterator over pairs, from both ends if that is wanted. It ends after an
 /// error; [`Pairs::cursor`] then says where to go on.
 #[derive(Debug)]
-pub struct Pairs<S> {
+pub struct Pairs<S: PageSource> {
     source: S,
     /// What is left when the pairs taken so far are subtracted, but for the end at which the front
     /// goes on while there is no back: that follows from the last pair taken of its page.
@@ -139,8 +143,8 @@ enum End {
 }
 
 impl Side {
-    fn new() -> Self {
-        Self { fetched: Bound::Unbounded, more: true, page: Page::new(), at: 0, end: 0 }
+    fn new(page: Page) -> Self {
+        Self { fetched: Bound::Unbounded, more: true, page, at: 0, end: 0 }
     }
 
     /// Fetches the next page of what is left in its direction.
@@ -215,7 +219,7 @@ impl<S: PageSource> Pairs<S> {
     pub fn next_back_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         if self.back.is_none() {
             self.plan.taken(&self.front.page, self.front.at);
-            self.back = Some(Box::new(Side::new()));
+            self.back = Some(Box::new(Side::new(Page::new())));
             self.front.end = 0;
         }
         self.step(End::Back)
@@ -303,6 +307,12 @@ impl<S: PageSource> Pairs<S> {
             self.front.end = self.front.page.len();
         }
         Ok(())
+    }
+}
+
+impl<S: PageSource> Drop for Pairs<S> {
+    fn drop(&mut self) {
+        self.source.keep_page(std::mem::take(&mut self.front.page));
     }
 }
 

@@ -66,6 +66,8 @@ pub struct Session {
     /// Timed operations until the next housekeeping.
     until_housekeeping: u32,
     values: Values,
+    /// Memory of the last scan.
+    page: Page,
     pool: Arc<PoolInner>,
 }
 
@@ -99,6 +101,7 @@ impl Session {
             timed: None,
             until_housekeeping: HOUSEKEEPING_OPS / ONE_IN,
             values: Values::new(),
+            page: Page::new(),
             pool: pool.clone(),
         })
     }
@@ -511,6 +514,15 @@ impl PageSource for &mut Session {
         });
         self.count(Operation::Scan, done(&result));
         result
+    }
+
+    fn spare_page(&mut self) -> Page {
+        std::mem::take(&mut self.page)
+    }
+
+    fn keep_page(&mut self, mut page: Page) {
+        page.clear();
+        self.page = page;
     }
 }
 

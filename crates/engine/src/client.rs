@@ -22,6 +22,7 @@ use dmtree_pool::TableId;
 use crate::format::{Child, LockTag, Table, table};
 use crate::lock::{HeldLock, Lockable, Tags, UnlockHook};
 use crate::point::MAX_ENTRY;
+use crate::scan::Collected;
 use crate::{Chore, DmNode, KeyHash, Mutant};
 
 /// What every part of the protocol needs: the endpoint, the state of the compute node, and the
@@ -40,6 +41,8 @@ pub(crate) struct Client {
     /// The running write joins no group: its caller wants to know what it has found.
     pub alone: Cell<bool>,
     table: Cell<Option<Box<Table>>>,
+    /// Memory of the last leaf that a scan has read.
+    collected: Cell<Option<Box<Collected>>>,
     /// The current operation replaces a value in a full pool: it may use the reserved block.
     pub spare: Cell<bool>,
     pub hits: Hits,
@@ -129,6 +132,7 @@ impl Client {
             had: Cell::default(),
             alone: Cell::default(),
             table: Cell::default(),
+            collected: Cell::default(),
             spare: Cell::new(false),
             hits,
             entry: node.g.entry(),
@@ -197,6 +201,18 @@ impl Client {
     #[inline]
     pub(crate) fn keep_table(&self, table: Box<Table>) {
         self.table.set(Some(table));
+    }
+
+    /// Memory for what is found in a leaf; that of the last one if there is one.
+    #[inline]
+    pub(crate) fn spare_collected(&self) -> Box<Collected> {
+        self.collected.take().unwrap_or_default()
+    }
+
+    /// The memory of [`Client::spare_collected`] is not used any more.
+    #[inline]
+    pub(crate) fn keep_collected(&self, found: Box<Collected>) {
+        self.collected.set(Some(found));
     }
 
     /// Takes a lock and reads what it covers: one round trip, or two where round-trip combining is

@@ -52,7 +52,7 @@ async fn keys_at(c: &Client, mut place: f64) -> Result<Option<f64>> {
         (place, weight) = (at.fract(), weight * children as f64);
         if level == 1 {
             let leaf = LeafReader(c).read_one(&route_of(&node.record(child))).await?;
-            return Ok(leaf.map(|leaf| weight * leaf.len() as f64));
+            return Ok(leaf.map(|leaf| weight * leaf.view(&c.node.g).len() as f64));
         }
         key = node.keys().get(child).to_vec();
     }

@@ -4,20 +4,30 @@
 //! keys share, and a number that leads to the key itself. Keys are compared only where heads are
 //! equal.
 
+use std::ops::Range;
+
 use dmtree_parts::keys::head;
 
 /// The bits of a word that are the key's number.
 const NUMBER: u64 = 0xff;
 
 /// Keys in their order, by their numbers.
+#[derive(Debug, Default)]
 pub(crate) struct KeyOrder {
     /// Bytes of the prefix.
     skip: usize,
     words: Vec<u64>,
 }
 
+#[inline]
 fn number(word: u64) -> usize {
     (word & NUMBER) as usize
+}
+
+#[inline]
+fn word_of(head: u64, number: usize) -> u64 {
+    debug_assert!(number as u64 <= NUMBER, "a number of 8 bits");
+    head & !NUMBER | number as u64
 }
 
 impl KeyOrder {
@@ -26,10 +36,15 @@ impl KeyOrder {
         Self { skip, words: Vec::with_capacity(keys) }
     }
 
+    /// Of no keys yet, in the memory of the former ones.
+    pub fn restart(&mut self, skip: usize) {
+        self.skip = skip;
+        self.words.clear();
+    }
+
     #[inline]
     fn word(&self, key: &[u8], number: usize) -> u64 {
-        debug_assert!(number as u64 <= NUMBER, "a number of 8 bits");
-        head(key, self.skip) & !NUMBER | number as u64
+        word_of(head(key, self.skip), number)
     }
 
     /// Adds a key behind the others, to be sorted.
@@ -39,15 +54,31 @@ impl KeyOrder {
         self.words.push(word);
     }
 
-    /// Sorts the keys, of which each has its number.
-    pub fn sort<'k>(&mut self, key_of: impl Fn(usize) -> &'k [u8]) {
+    /// Adds keys with successive numbers, by the 8 bytes of each behind the prefix.
+    #[inline]
+    pub fn extend(&mut self, heads: impl Iterator<Item = u64>, first: usize) {
+        self.words.extend(heads.enumerate().map(|(i, head)| word_of(head, first + i)));
+    }
+
+    /// Sorts the keys, of which each has its number. Whether any have the same head.
+    #[inline]
+    pub fn sort<'k>(&mut self, key_of: impl Fn(usize) -> &'k [u8]) -> bool {
         self.words.sort_unstable();
-        if self.words.windows(2).any(|pair| pair[0] ^ pair[1] <= NUMBER) {
+        let has_equals = self.words.windows(2).any(|pair| pair[0] ^ pair[1] <= NUMBER);
+        if has_equals {
             self.words.sort_unstable_by(|a, b| {
                 let by_head = (a & !NUMBER).cmp(&(b & !NUMBER));
                 by_head.then_with(|| key_of(number(*a)).cmp(key_of(number(*b))))
             });
         }
+        has_equals
+    }
+
+    /// Of equal keys the first one stays.
+    pub fn dedup<'k>(&mut self, key_of: impl Fn(usize) -> &'k [u8]) {
+        self.words.dedup_by(|a, b| {
+            *a | NUMBER == *b | NUMBER && key_of(number(*a)) == key_of(number(*b))
+        });
     }
 
     /// How many.
@@ -66,6 +97,15 @@ impl KeyOrder {
     #[inline]
     pub fn numbers(&self) -> impl ExactSizeIterator<Item = usize> + Clone {
         self.words.iter().map(|word| number(*word))
+    }
+
+    /// The numbers of the keys at these places of the order.
+    #[inline]
+    pub fn numbers_in(
+        &self,
+        places: Range<usize>,
+    ) -> impl DoubleEndedIterator<Item = usize> + ExactSizeIterator {
+        self.words[places].iter().map(|word| number(*word))
     }
 
     /// How many keys come before one of which this is true for the first time.
@@ -151,6 +191,12 @@ mod tests {
                 let (last, number) = (&keys[keys.len() - 1], 2 * keys.len() - 2);
                 order.insert(order.count_below(last, key_of), last, number);
                 prop_assert!(order.has_double(key_of));
+                order.dedup(key_of);
+                prop_assert!(!order.has_double(key_of));
+                prop_assert_eq!(order.len(), keys.len() - 1);
+                order.restart(prefix.len());
+                keys.iter().enumerate().for_each(|(i, key)| order.push(key, 2 * i));
+                prop_assert!(order.sort(key_of));
                 order.remove(number);
                 prop_assert!(!order.has_double(key_of));
             }

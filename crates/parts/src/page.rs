@@ -7,7 +7,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Page {
     data: Vec<u8>,
+    /// The first pairs, as far as they have the same lengths.
+    alike: Alike,
+    /// Where each of the others is, and the lengths of its key and value.
     spans: Vec<(u32, u32, u32)>,
+}
+
+/// Pairs of the same lengths, one behind the other.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Alike {
+    pairs: u32,
+    key: u32,
+    value: u32,
 }
 
 impl Page {
@@ -19,15 +30,35 @@ impl Page {
     /// Empties it, keeps the memory.
     pub fn clear(&mut self) {
         self.data.clear();
+        self.alike = Alike::default();
         self.spans.clear();
+    }
+
+    /// Whether pairs of these lengths are like all the others.
+    #[inline]
+    fn is_alike(&self, (k, v): (usize, usize)) -> bool {
+        let Alike { pairs, key, value } = self.alike;
+        self.spans.is_empty() && (pairs == 0 || (key as usize, value as usize) == (k, v))
+    }
+
+    /// Notes pairs of the same lengths that come next in the data.
+    #[inline]
+    fn note(&mut self, pairs: usize, (k, v): (usize, usize)) {
+        let at = self.data.len();
+        if self.is_alike((k, v)) {
+            let pairs = self.alike.pairs + pairs as u32;
+            self.alike = Alike { pairs, key: k as u32, value: v as u32 };
+        } else {
+            let span = |i| ((at + i * (k + v)) as u32, k as u32, v as u32);
+            self.spans.extend((0..pairs).map(span));
+        }
     }
 
     /// Adds a pair.
     pub fn push(&mut self, key: &[u8], value: &[u8]) {
-        let at = self.data.len() as u32;
+        self.note(1, (key.len(), value.len()));
         self.data.extend_from_slice(key);
         self.data.extend_from_slice(value);
-        self.spans.push((at, key.len() as u32, value.len() as u32));
     }
 
     /// Adds pairs of keys of `k` and values of `v` bytes, each value behind its key.
@@ -36,9 +67,8 @@ impl Page {
         pairs: impl ExactSizeIterator<Item = &'p [u8]>,
         (k, v): (usize, usize),
     ) {
+        self.note(pairs.len(), (k, v));
         let from = self.data.len();
-        let spans = (0..pairs.len()).map(|i| ((from + i * (k + v)) as u32, k as u32, v as u32));
-        self.spans.extend(spans);
         self.data.resize(from + pairs.len() * (k + v), 0);
         let to = &mut self.data[from..];
         // A call to copy a pair of the usual size takes longer than the copy.
@@ -49,20 +79,20 @@ impl Page {
         }
     }
 
-    /// Makes room for so many more pairs of so many bytes each.
-    pub fn reserve(&mut self, pairs: usize, bytes: usize) {
-        self.spans.reserve(pairs);
-        self.data.reserve(pairs * bytes);
+    /// Makes room for so many more bytes.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.data.reserve(bytes);
     }
 
     /// How many pairs.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.spans.len()
+        self.alike.pairs as usize + self.spans.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.spans.is_empty()
+        self.len() == 0
     }
 
     /// Bytes of keys and values.
@@ -70,11 +100,26 @@ impl Page {
         self.data.len()
     }
 
+    /// Where pair number `i` is, and the lengths of its key and value.
+    #[inline]
+    fn span(&self, i: usize) -> Option<(usize, usize, usize)> {
+        let Alike { pairs, key: k, value: v } = self.alike;
+        match i.checked_sub(pairs as usize) {
+            None => {
+                let (k, v) = (k as usize, v as usize);
+                Some((i * (k + v), k, v))
+            }
+            Some(other) => {
+                let (at, k, v) = *self.spans.get(other)?;
+                Some((at as usize, k as usize, v as usize))
+            }
+        }
+    }
+
     /// Pair number `i`.
     #[inline]
     pub fn get(&self, i: usize) -> Option<(&[u8], &[u8])> {
-        let (at, k, v) = *self.spans.get(i)?;
-        let (at, k, v) = (at as usize, k as usize, v as usize);
+        let (at, k, v) = self.span(i)?;
         Some(self.data[at..at + k + v].split_at(k))
     }
 
@@ -87,12 +132,12 @@ impl Page {
     /// until the last of them is dropped.
     #[cfg(feature = "bytes")]
     pub fn into_bytes(
-        self,
+        mut self,
     ) -> impl DoubleEndedIterator<Item = (bytes::Bytes, bytes::Bytes)> + ExactSizeIterator + use<>
     {
-        let memory = bytes::Bytes::from(self.data);
-        self.spans.into_iter().map(move |(at, k, v)| {
-            let (at, k, v) = (at as usize, k as usize, v as usize);
+        let memory = bytes::Bytes::from(std::mem::take(&mut self.data));
+        (0..self.len()).map(move |i| {
+            let (at, k, v) = self.span(i).expect("inside");
             (memory.slice(at..at + k), memory.slice(at + k..at + k + v))
         })
     }
@@ -145,5 +190,38 @@ impl Values {
         self.spans
             .into_iter()
             .map(move |span| span.map(|(at, len)| memory.slice(at as usize..(at + len) as usize)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn pairs_come_back_whatever_their_lengths(
+            pairs in proptest::collection::vec(
+                prop_oneof![Just((3usize, 2usize)), (0usize..4, 0usize..4)], 0..20),
+            joined: bool,
+        ) {
+            let mut page = Page::new();
+            page.push(b"before", b"");
+            page.clear();
+            let of = |i: usize, len: usize| vec![i as u8; len];
+            let mut wanted = Vec::new();
+            for (i, &(k, v)) in pairs.iter().enumerate() {
+                let (key, value) = (of(i, k), of(i + 100, v));
+                match joined && k + v > 0 {
+                    true => page.extend_joined([&[&key[..], &value].concat()[..]].into_iter(), (k, v)),
+                    false => page.push(&key, &value),
+                }
+                wanted.push((key, value));
+            }
+            let found: Vec<_> = page.iter().map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
+            prop_assert_eq!(page.bytes(), found.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>());
+            prop_assert_eq!(found, wanted);
+            prop_assert_eq!(page.get(pairs.len()), None);
+        }
     }
 }

@@ -30,7 +30,7 @@
 mod leaf;
 mod read;
 
-pub(crate) use leaf::{Collected, Fence, ItemValue, ScanLeaf};
+pub(crate) use leaf::{Collected, Fence, ItemValue, LeafView, ScanLeaf};
 pub(crate) use read::{LeafGroup, LeafReader};
 
 use std::ops::{Bound, Range};
@@ -39,6 +39,7 @@ use std::sync::Arc;
 use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::cache::CachedNode;
 use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
+use dmtree_pool::BlockPtr;
 
 use crate::leaf::{Blocks, Leaves};
 use crate::learned::{ModelSearch, NodeModels};
@@ -49,6 +50,15 @@ use crate::{Client, KeyHash, Mark, Route, reached};
 
 /// Reads of the parent in vain, after which a scan finds the leaf by walking.
 const WALK_AFTER: u32 = 3;
+
+/// How far pairs of a leaf are in the page.
+enum Copied {
+    All,
+    /// The page is full with this one.
+    Until(usize),
+    /// The value of this one has to be READ.
+    Before(usize, BlockPtr),
+}
 
 /// A scan in progress: it fills a page.
 pub(crate) struct Scan<'a> {
@@ -81,14 +91,20 @@ impl<'a> Scan<'a> {
         let mut walked: Option<Route> = None;
         let mut models = c.node.models.as_ref();
         loop {
-            let (leaves, mut skips) = self.leaves_at(&cursor, walked.take(), models).await?;
-            let live: usize = leaves.iter().flatten().map(ScanLeaf::len).sum();
-            self.page.reserve(live.min(r.limit - self.page.len()), c.node.g.k + c.node.g.v);
+            let mut group = self.group_at(&cursor, walked.take(), models).await?;
+            let room = group.most_pairs().min(r.limit - self.page.len());
+            self.page.reserve(room * (c.node.g.k + c.node.g.v));
+            let mut skips = group.is_predicted;
             let mut stale = false;
-            for seen in &leaves {
-                let Some(leaf) = seen.as_ref().filter(|l| l.covers(&cursor)) else {
+            for i in 0..group.len() {
+                let seen = match LeafReader(c).sampled(&mut group, i) {
+                    Ok(leaf) => Some(leaf),
+                    Err(refused) => LeafReader(c).reread(&group, i, refused).await?,
+                };
+                let view = seen.as_ref().map(|leaf| leaf.view(&c.node.g));
+                let Some(leaf) = view.filter(|leaf| leaf.covers(&cursor)) else {
                     // The first leaves of a window may lie left of the cursor.
-                    if skips && seen.as_ref().is_some_and(|l| l.is_left_of(&cursor)) {
+                    if skips && view.is_some_and(|leaf| leaf.is_left_of(&cursor)) {
                         continue;
                     }
                     stale = true;
@@ -96,15 +112,18 @@ impl<'a> Scan<'a> {
                 };
                 skips = false;
                 let pairs = leaf.pairs_above(&cursor, r);
-                if let Some(last) = self.emit(leaf, pairs).await? {
-                    return Ok(Some(Resume(Bound::Excluded(last))));
-                }
-                match leaf.hi() {
-                    Some(hi) if !r.is_over(hi) => {
+                let ended = match (self.emit(leaf, pairs).await?, leaf.hi()) {
+                    (Some(last), _) => Some(Some(Resume(Bound::Excluded(last)))),
+                    (None, Some(hi)) if !r.is_over(hi) => {
                         cursor.clear();
                         cursor.extend_from_slice(hi);
+                        None
                     }
-                    _ => return Ok(None),
+                    (None, _) => Some(None),
+                };
+                seen.into_iter().for_each(|leaf| LeafReader(c).keep(leaf));
+                if let Some(resume) = ended {
+                    return Ok(resume);
                 }
             }
             if stale || skips {
@@ -131,44 +150,43 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Leaves from a key on: the one of a route that was walked to, those that models predict, or
-    /// those that the bottom node has. Whether the first of them may lie left of the key.
-    async fn leaves_at(
+    /// Leaves from a key on, READ together: the one of a route that was walked to, those that
+    /// models predict, or those that the bottom node has.
+    async fn group_at(
         &self,
         cursor: &[u8],
         walked: Option<Route>,
         models: Option<&NodeModels>,
-    ) -> Result<(Vec<Option<ScanLeaf>>, bool)> {
+    ) -> Result<LeafGroup> {
         let (c, r) = (self.c, self.r);
-        if let Some(route) = walked {
-            return Ok((vec![LeafReader(c).read_one(&route).await?], false));
+        if walked.is_some() {
+            // It is READ until its image is accepted.
+            return Ok(LeafGroup::with_routes(walked));
         }
         if let Some(models) = models
-            && let Some(leaves) = self.predicted(models, cursor).await?
+            && let Some(group) = self.predicted(models, cursor).await?
         {
-            return Ok((leaves, true));
+            return Ok(group);
         }
         let node = self.bottom(cursor).await?;
         let first = node.keys().floor(cursor).unwrap_or(0);
-        let left = (r.limit - self.page.len(), c.node.places);
-        let mut group = LeafGroup::of(&node, first, left, r);
-        Uses(c).scanned(&node, first..first + group.len());
-        Ok((LeafReader(c).read_group(&mut group).await?, false))
+        let mut group = LeafGroup::of(node, first, (r.limit - self.page.len(), c.node.places), r);
+        group.count_uses(Uses(c));
+        LeafReader(c).sample(&mut group).await?;
+        Ok(group)
     }
 
     /// The leaves that models predict from a key on.
-    async fn predicted(
-        &self,
-        models: &NodeModels,
-        cursor: &[u8],
-    ) -> Result<Option<Vec<Option<ScanLeaf>>>> {
+    async fn predicted(&self, models: &NodeModels, cursor: &[u8]) -> Result<Option<LeafGroup>> {
         let (c, r) = (self.c, self.r);
         let (end, pairs) = (r.ends().1, r.limit - self.page.len());
         match Box::pin(ModelSearch(c, models).leaves_from(cursor, end, pairs)).await? {
             None => Ok(None),
             Some(routes) => {
-                let read = LeafReader(c).read_group(&mut LeafGroup::predicted(routes)).await;
-                reached(read)
+                let mut group = LeafGroup::with_routes(routes);
+                group.is_predicted = true;
+                let sampled = LeafReader(c).sample(&mut group).await;
+                Ok(reached(sampled)?.map(|()| group))
             }
         }
     }
@@ -203,7 +221,8 @@ impl<'a> Scan<'a> {
                 }
                 None => None,
             };
-            let Some(leaf) = found else {
+            let view = found.as_ref().map(|leaf| leaf.view(&c.node.g));
+            let Some(leaf) = view else {
                 Mark::ScanDownAgain.hit();
                 c.node.cache.invalidate(1, &node);
                 backoff.step().await?;
@@ -213,7 +232,7 @@ impl<'a> Scan<'a> {
             let to = leaf.count_before(|key| {
                 cursor.as_deref().is_none_or(|end| key < end) && !r.is_over(key)
             });
-            if let Some(last) = self.emit(&leaf, from..to).await? {
+            if let Some(last) = self.emit(leaf, from..to).await? {
                 return Ok(Some(Resume(Bound::Excluded(last))));
             }
             if leaf.lo().is_empty() || below(leaf.lo()) {
@@ -246,21 +265,23 @@ impl<'a> Scan<'a> {
             },
         };
         loop {
-            let reaches = match (leaf.hi(), cursor) {
+            let view = leaf.view(&self.c.node.g);
+            let reaches = match (view.hi(), cursor) {
                 (None, _) => true,
                 (Some(_), None) => false,
                 (Some(hi), Some(cursor)) => hi >= cursor,
             };
             if reaches {
-                let begins = cursor.is_none_or(|c| leaf.lo() < c);
+                let begins = cursor.is_none_or(|c| view.lo() < c);
                 return Ok(begins.then_some(leaf));
             }
-            if leaf.next().is_null() {
+            let next = view.next();
+            if next.is_null() {
                 return Ok(None);
             }
-            self.c.ep.check_deadline("the end of a walk", leaf.next().bits())?;
+            self.c.ep.check_deadline("the end of a walk", next.bits())?;
             Mark::ScanDownWalk.hit();
-            let copy = Leaves(self.c).current_at(leaf.next(), route.capacity).await?;
+            let copy = Leaves(self.c).current_at(next, route.capacity).await?;
             let Ok(next) = LeafReader(self.c).see_copy(copy).await? else { return Ok(None) };
             leaf = next;
         }
@@ -299,7 +320,44 @@ impl<'a> Scan<'a> {
 
     /// Copies pairs of a leaf into the page, in the direction of the scan; the last key when the
     /// page is full before they end.
-    async fn emit(&mut self, leaf: &ScanLeaf, pairs: Range<usize>) -> Result<Option<Vec<u8>>> {
+    #[inline]
+    async fn emit(&mut self, leaf: LeafView<'_>, pairs: Range<usize>) -> Result<Option<Vec<u8>>> {
+        match self.copy(leaf, pairs.clone()) {
+            Copied::All => Ok(None),
+            Copied::Until(last) => Ok(Some(leaf.get(last).0.to_vec())),
+            // Boxed: the way of values in slots stays small.
+            Copied::Before(i, at) => Box::pin(self.emit_from(leaf, pairs, (i, at))).await,
+        }
+    }
+
+    /// [`Scan::emit`] from a pair on whose value has to be READ.
+    async fn emit_from(
+        &mut self,
+        leaf: LeafView<'_>,
+        mut pairs: Range<usize>,
+        (mut i, mut at): (usize, BlockPtr),
+    ) -> Result<Option<Vec<u8>>> {
+        loop {
+            let (key, mut value) = (leaf.get(i).0, Vec::new());
+            // A pair that was deleted since the leaf was read is left out.
+            let whole = Blocks(self.c).value(at, &mut value).await?;
+            if whole || self.get(key, &mut value).await? {
+                self.page.push(key, &value);
+                if self.page.bytes() >= PAGE_BYTES || self.page.len() == self.r.limit {
+                    return Ok(Some(key.to_vec()));
+                }
+            }
+            pairs = if self.r.reverse { pairs.start..i } else { i + 1..pairs.end };
+            match self.copy(leaf, pairs.clone()) {
+                Copied::All => return Ok(None),
+                Copied::Until(last) => return Ok(Some(leaf.get(last).0.to_vec())),
+                Copied::Before(next, block) => (i, at) = (next, block),
+            }
+        }
+    }
+
+    /// Copies pairs whose values are in the leaf, as far as they and the page reach.
+    fn copy(&mut self, leaf: LeafView<'_>, pairs: Range<usize>) -> Copied {
         let (r, page) = (self.r, &mut *self.page);
         let room = r.limit - page.len();
         let count = pairs.len().min(room);
@@ -309,40 +367,23 @@ impl<'a> Scan<'a> {
         };
         let (k, v) = (self.c.node.g.k, self.c.node.g.v);
         let fits = page.bytes() + count * (k + v) < PAGE_BYTES;
-        let is_copied = fits && leaf.copy_to(page, chosen.clone(), r.reverse);
-        if !is_copied && let Some(last) = self.emit_each(leaf, chosen.clone()).await? {
-            return Ok(Some(last));
-        }
-        if count < room {
-            return Ok(None);
-        }
-        let last = if r.reverse { chosen.start } else { chosen.end - 1 };
-        Ok(Some(leaf.get(last).0.to_vec()))
-    }
-
-    /// [`Scan::emit`] pair by pair.
-    async fn emit_each(&mut self, leaf: &ScanLeaf, pairs: Range<usize>) -> Result<Option<Vec<u8>>> {
-        for n in 0..pairs.len() {
-            let i = if self.r.reverse { pairs.end - 1 - n } else { pairs.start + n };
-            let (key, value) = leaf.get(i);
-            let mut fetched = Vec::new();
-            let value = match value {
-                ItemValue::Here(value) => value,
-                ItemValue::In(at) => {
-                    let whole = Blocks(self.c).value(at, &mut fetched).await?;
-                    if !whole && !self.get(key, &mut fetched).await? {
-                        // Deleted since the leaf was read; the page continues behind it.
-                        continue;
-                    }
-                    &fetched
+        if !(fits && leaf.copy_to(page, chosen.clone(), r.reverse)) {
+            for n in 0..count {
+                let i = if r.reverse { chosen.end - 1 - n } else { chosen.start + n };
+                match leaf.get(i) {
+                    (key, ItemValue::Here(value)) => page.push(key, value),
+                    (_, ItemValue::In(at)) => return Copied::Before(i, at),
                 }
-            };
-            self.page.push(key, value);
-            if self.page.bytes() >= PAGE_BYTES {
-                return Ok(Some(key.to_vec()));
+                if page.bytes() >= PAGE_BYTES {
+                    return Copied::Until(i);
+                }
             }
         }
-        Ok(None)
+        match count < room {
+            true => Copied::All,
+            false if r.reverse => Copied::Until(chosen.start),
+            false => Copied::Until(chosen.end - 1),
+        }
     }
 
     /// A point read inside a scan; the scan's pin covers it.

@@ -4,8 +4,10 @@
 //! long as all tables lie at one compute node and all leaves at one memory node. The verbs and
 //! their order are those of the posted lists.
 
+use std::sync::Arc;
+
 use dmtree_fabric::verb::VerbVec;
-use dmtree_fabric::{GlobalAddr, OpKind, Result, Sampled, Stage, Step, Verified};
+use dmtree_fabric::{GlobalAddr, OpKind, Result, Sampled, Stage, Step};
 use dmtree_parts::ScanRequest;
 use dmtree_parts::cache::CachedNode;
 
@@ -14,9 +16,10 @@ use crate::format::{
 };
 use crate::hop::Places;
 use crate::leaf::{Blocks, Images, LeafCopy, Leaves, block_pair, image_at};
+use crate::maintenance::Uses;
 use crate::point::Direct;
 use crate::router::route_of;
-use crate::scan::{Collected, Fence, ScanLeaf};
+use crate::scan::{Collected, Fence, LeafView, ScanLeaf};
 use crate::{Client, Mark, Mutant, Route, is_away};
 
 /// Leaves fetched together.
@@ -31,6 +34,8 @@ pub(crate) enum Refused {
     Torn,
     /// Another leaf than the route meant, or a tombstone.
     Stale,
+    /// It is that leaf, and blocks are still to be READ.
+    Incomplete(ScanLeaf),
 }
 
 /// An accepted leaf, or why there is none.
@@ -41,10 +46,14 @@ pub(crate) type Seen = Result<ScanLeaf, Refused>;
 pub(crate) struct LeafReader<'t>(pub &'t Client);
 
 /// Leaves to be READ together: of one bottom node, or predicted ones.
-pub(crate) struct LeafGroup<'n> {
-    node: Option<&'n CachedNode>,
+pub(crate) struct LeafGroup {
+    node: Option<Arc<CachedNode>>,
     first: usize,
     leaves: Vec<Wanted>,
+    /// What was READ of them. `None` for an image that its owner did not give.
+    images: Vec<Option<Sampled>>,
+    /// The first leaves may lie left of the key that they were looked for with.
+    pub is_predicted: bool,
 }
 
 /// The part of a leaf that is READ.
@@ -63,8 +72,8 @@ impl Wanted {
 
     /// Of an imaged leaf those slots that may be in use, as far as its record knows: the image says
     /// whether it is so.
-    fn of(node: &CachedNode, i: usize) -> Self {
-        let whole = Self::whole(route_of(&node.record(i)));
+    fn of(node: &CachedNode, i: usize, route: Route) -> Self {
+        let whole = Self::whole(route);
         if !whole.route.is_imaged() {
             return whole;
         }
@@ -74,35 +83,51 @@ impl Wanted {
     }
 }
 
-impl<'n> LeafGroup<'n> {
+impl LeafGroup {
     /// As many leaves from `first` on as are worth fetching together for `want` pairs.
     pub fn of(
-        node: &'n CachedNode,
+        node: Arc<CachedNode>,
         first: usize,
         (want, places): (usize, Places),
         r: &ScanRequest<'_>,
     ) -> Self {
         let mut expected = 0;
-        let mut leaves: Vec<Wanted> = Vec::with_capacity(MAX_GROUP);
-        for i in first..node.len().min(first + MAX_GROUP) {
-            if i > first && (r.is_over(node.keys().get(i)) || expected >= want) {
+        let end = node.len().min(first + MAX_GROUP);
+        let mut leaves = Vec::with_capacity(end - first);
+        for i in first..end {
+            if i > first && (expected >= want || r.is_over(node.keys().get(i))) {
                 break;
             }
-            let full = places.full(usize::from(node.record(i).capacity)) as u32;
-            let live = node.mirror_live(i).unwrap_or(full * 2 / 3);
+            let (record, free) = node.record_with_slots(i, 0);
+            let capacity = usize::from(record.capacity);
+            let live = match free {
+                Some(free) => capacity - free.len(),
+                None => places.full(capacity) * 2 / 3,
+            };
             // Of the first leaf, half lies behind the cursor on average.
-            expected += if i == first { live as usize / 2 } else { live as usize };
-            leaves.push(Wanted::of(node, i));
+            expected += if i == first { live / 2 } else { live };
+            leaves.push(Wanted::of(&node, i, route_of(&record)));
         }
-        Self { node: Some(node), first, leaves }
+        Self { node: Some(node), first, leaves, images: Vec::new(), is_predicted: false }
+    }
+
+    /// Those of these routes.
+    pub fn with_routes(routes: impl IntoIterator<Item = Route>) -> Self {
+        let leaves = routes.into_iter().map(Wanted::whole).collect();
+        Self { node: None, first: 0, leaves, images: Vec::new(), is_predicted: false }
     }
 
     /// Leaf number `i` was READ: how many slots of an image the next scan needs.
-    fn learn(&self, i: usize, leaf: &ScanLeaf) {
-        let Wanted { route, .. } = self.leaves[i];
-        if let Some(node) = self.node.filter(|_| route.is_imaged()) {
+    fn learn(&self, i: usize, leaf: LeafView<'_>) {
+        let route = &self.leaves[i].route;
+        if let Some(node) = self.node.as_ref().filter(|_| route.is_imaged()) {
             node.note_reach(self.first + i, leaf.bound(route.capacity));
         }
+    }
+
+    /// A scan uses its leaves.
+    pub fn count_uses(&self, uses: Uses<'_>) {
+        self.node.iter().for_each(|node| uses.scanned(node, self.first..self.first + self.len()));
     }
 
     /// How many leaves.
@@ -110,53 +135,69 @@ impl<'n> LeafGroup<'n> {
         self.leaves.len()
     }
 
-    /// Those that models predict.
-    pub fn predicted(routes: Vec<Route>) -> Self {
-        let leaves = routes.into_iter().map(Wanted::whole).collect();
-        Self { node: None, first: 0, leaves }
+    /// How many pairs they have at most, as far as tables have said.
+    pub fn most_pairs(&self) -> usize {
+        self.leaves.iter().map(|wanted| wanted.slots).sum()
     }
 }
 
 impl LeafReader<'_> {
-    /// READs the leaves of a group. `None` for one that the route no longer names.
-    pub async fn read_group(self, group: &mut LeafGroup<'_>) -> Result<Vec<Option<ScanLeaf>>> {
-        let images = match self.sample_direct(group) {
+    /// READs the leaves of a group: steps 1 and 2.
+    pub async fn sample(self, group: &mut LeafGroup) -> Result<()> {
+        group.images = match self.sample_direct(group) {
             Some(images) => images,
             None => self.sample_posted(group).await?,
         };
         if self.0.node.has_images() {
             Images(self.0).vouch()?;
         }
-        let mut leaves = Vec::with_capacity(images.len());
-        for (i, (wanted, bytes)) in group.leaves.iter().zip(images).enumerate() {
-            let judged = bytes.ok_or(Refused::Torn).and_then(|bytes| self.judge(wanted, bytes));
-            let seen = match judged {
-                Ok((found, image)) if found.is_alone => {
-                    let leaf = self.accept(image, found);
-                    group.learn(i, &leaf);
-                    leaves.push(Some(leaf));
-                    continue;
-                }
-                Ok((found, image)) => self.complete(image, found).await?,
-                Err(refused) => Err(refused),
-            };
-            let leaf = match seen {
-                Ok(leaf) => Some(leaf),
-                Err(Refused::Stale) => None,
-                Err(Refused::Torn) => {
-                    Mark::ScanTorn.hit();
-                    self.0.op.retried.set(true);
-                    self.read_one(&wanted.route).await?
-                }
-            };
-            leaf.iter().for_each(|leaf| group.learn(i, leaf));
-            leaves.push(leaf);
-        }
-        Ok(leaves)
+        Ok(())
     }
 
-    /// Steps 1 and 2, posted. `None` for an image that its owner did not give.
-    async fn sample_posted(self, group: &mut LeafGroup<'_>) -> Result<Vec<Option<Sampled>>> {
+    /// Leaf number `i` of a group, if the READ of the group is enough for it.
+    #[inline]
+    pub fn sampled(self, group: &mut LeafGroup, i: usize) -> Seen {
+        let sampled = group.images.get_mut(i).and_then(Option::take).ok_or(Refused::Torn)?;
+        let leaf = self.judge(&group.leaves[i], sampled)?;
+        match leaf.is_alone() {
+            true => {
+                let leaf = self.accept(leaf);
+                group.learn(i, leaf.view(&self.0.node.g));
+                Ok(leaf)
+            }
+            false => Err(Refused::Incomplete(leaf)),
+        }
+    }
+
+    /// The same where that READ is not enough. `None` when the route no longer names the leaf.
+    #[inline(never)]
+    pub async fn reread(
+        self,
+        group: &LeafGroup,
+        i: usize,
+        refused: Refused,
+    ) -> Result<Option<ScanLeaf>> {
+        let seen = match refused {
+            Refused::Incomplete(leaf) => self.complete(leaf).await?,
+            refused => Err(refused),
+        };
+        let leaf = match seen {
+            Ok(leaf) => Some(leaf),
+            Err(Refused::Stale) => None,
+            Err(_) => {
+                if !group.images.is_empty() {
+                    Mark::ScanTorn.hit();
+                    self.0.op.retried.set(true);
+                }
+                self.read_one(&group.leaves[i].route).await?
+            }
+        };
+        leaf.iter().for_each(|leaf| group.learn(i, leaf.view(&self.0.node.g)));
+        Ok(leaf)
+    }
+
+    /// Steps 1 and 2, posted.
+    async fn sample_posted(self, group: &mut LeafGroup) -> Result<Vec<Option<Sampled>>> {
         let c = self.0;
         if c.node.has_tables() {
             self.ask_tables(group).await?;
@@ -184,7 +225,7 @@ impl LeafReader<'_> {
         Ok(reads.into_iter().map(|i| i.map(|i| images.take_sampled(i))).collect())
     }
 
-    async fn ask_tables(self, group: &mut LeafGroup<'_>) -> Result<()> {
+    async fn ask_tables(self, group: &mut LeafGroup) -> Result<()> {
         let mut batch = VerbVec::new();
         let mut asked = vec![None; group.leaves.len()];
         for (asked, wanted) in asked.iter_mut().zip(&mut group.leaves) {
@@ -233,13 +274,14 @@ impl LeafReader<'_> {
 
     /// What the table of leaf number `i`, and its lock, say of the part to be READ.
     #[inline]
-    fn heed(self, group: &mut LeafGroup<'_>, i: usize, lock: u64, body: &[u8]) {
+    fn heed(self, group: &mut LeafGroup, i: usize, lock: u64, body: &[u8]) {
         let wanted = &mut group.leaves[i];
         let route = &wanted.route;
         let mut table = self.0.spare_table();
         let is_whole = lock == 0 && table.load(route.table, route.capacity, body);
         if is_whole && route.matches(&table) {
-            if let Some(node) = group.node.filter(|_| self.0.node.o.techniques.mirrors) {
+            let mirrors = self.0.node.o.techniques.mirrors;
+            if let Some(node) = group.node.as_ref().filter(|_| mirrors) {
                 node.fill_mirror(group.first + i, table.fps());
             }
             (wanted.slots, wanted.ver) = (table.used(), Some(table.ver));
@@ -254,7 +296,7 @@ impl LeafReader<'_> {
     }
 
     /// Steps 1 and 2 on memory of this process; `None` when they have to be posted.
-    fn sample_direct(self, group: &mut LeafGroup<'_>) -> Option<Vec<Option<Sampled>>> {
+    fn sample_direct(self, group: &mut LeafGroup) -> Option<Vec<Option<Sampled>>> {
         let mut tables = [GlobalAddr::NULL; MAX_GROUP];
         let nodes = |leaf: GlobalAddr, table: GlobalAddr| (leaf.node(), table.node());
         let first = group.leaves.first().filter(|_| self.0.is_direct)?.route.leaf;
@@ -265,6 +307,11 @@ impl LeafReader<'_> {
             }
         }
         let mut op = self.0.begin_direct(OpKind::Scan)?;
+        // The lines that the lists reach lie far apart: they are on their way at once.
+        for (at, Wanted { route, slots, .. }) in tables.iter().zip(&group.leaves) {
+            op.prefetch(*at, BODY_AT + Table::body_len(route.capacity));
+            op.prefetch(route.leaf, self.0.node.g.leaf_part(*slots) / 2);
+        }
         op.list();
         let asked = op.list_at(tables[0].node(), |verbs| {
             let mut body = [0; MAX_BODY];
@@ -302,7 +349,7 @@ impl LeafReader<'_> {
             match self.see_copy(copy).await? {
                 Ok(leaf) => return Ok(Some(leaf)),
                 Err(Refused::Stale) => return Ok(None),
-                Err(Refused::Torn) => {
+                Err(_) => {
                     self.0.op.quiescent_point();
                     backoff.step().await?;
                 }
@@ -318,14 +365,24 @@ impl LeafReader<'_> {
         }
         let mixed = self.0.node.has(Mutant::LeafMixed);
         let slots = (copy.capacity, mixed);
-        let found = Collected::of(&self.0.node.g, (copy.addr, &header), &copy.bytes, slots);
-        self.complete(copy.bytes, found.expect("accepted")).await
+        let mut found = self.0.spare_collected();
+        let is_whole = found.fill(&self.0.node.g, (copy.addr, &header), &copy.bytes, slots);
+        debug_assert!(is_whole, "accepted before");
+        self.complete(ScanLeaf { image: copy.bytes, found }).await
     }
 
-    fn judge(self, wanted: &Wanted, bytes: Sampled) -> Result<(Collected, Verified), Refused> {
+    /// The memory of a leaf is not used any more.
+    #[inline]
+    pub fn keep(self, leaf: ScanLeaf) {
+        self.0.keep_collected(leaf.found);
+    }
+
+    /// The leaf of an image, its pairs not yet in order.
+    fn judge(self, wanted: &Wanted, bytes: Sampled) -> Seen {
         let (g, route, slots) = (&self.0.node.g, &wanted.route, wanted.slots);
         self.0.ep.stage_cost(Stage::NodeImage, slots as u32);
-        bytes.check(|b| {
+        let mut found = self.0.spare_collected();
+        let (_, image) = bytes.check(|b| {
             let h = check_header(g, route.leaf, b).ok_or(Refused::Torn)?;
             if h.ver.generation != route.generation
                 || h.slots != route.capacity
@@ -345,17 +402,20 @@ impl LeafReader<'_> {
                 return Err(Refused::Torn);
             }
             let mixed = self.0.node.has(Mutant::LeafMixed);
-            Collected::of(g, (route.leaf, &h), b, (slots, mixed)).ok_or(Refused::Torn)
-        })
+            let is_whole = found.fill(g, (route.leaf, &h), b, (slots, mixed));
+            if is_whole { Ok(()) } else { Err(Refused::Torn) }
+        })?;
+        Ok(ScanLeaf { image, found })
     }
 
     /// The leaf of an accepted image that refers to blocks.
-    async fn complete(self, image: Verified, mut found: Collected) -> Result<Seen> {
-        let whole = self.fetch_blocks(&mut found).await?;
+    async fn complete(self, mut leaf: ScanLeaf) -> Result<Seen> {
+        let whole = self.fetch_blocks(&mut leaf.found).await?;
         if !whole {
             return Ok(Err(Refused::Torn));
         }
-        let header = unchecked_header(&self.0.node.g, &image).expect("accepted");
+        let ScanLeaf { image, found } = &mut leaf;
+        let header = unchecked_header(&self.0.node.g, image).expect("accepted");
         if found.lo.is_none() {
             found.lo =
                 Blocks(self.0).fence(header.lo).await?.map(|lo| Fence::Block(lo.into_owned()));
@@ -364,14 +424,15 @@ impl LeafReader<'_> {
             found.hi =
                 Blocks(self.0).fence(header.hi).await?.map(|hi| Fence::Block(hi.into_owned()));
         }
-        Ok(Ok(self.accept(image, found)))
+        Ok(Ok(self.accept(leaf)))
     }
 
-    /// The leaf of an accepted image.
+    /// A leaf that has all its parts.
     #[inline]
-    fn accept(self, image: Verified, found: Collected) -> ScanLeaf {
-        let leaf = ScanLeaf::new(self.0.node.g, image, found);
-        self.0.ep.stage_cost(Stage::ScanCollect, leaf.len() as u32);
+    fn accept(self, mut leaf: ScanLeaf) -> ScanLeaf {
+        let g = &self.0.node.g;
+        leaf.found.sort(g, &leaf.image);
+        self.0.ep.stage_cost(Stage::ScanCollect, leaf.view(g).len() as u32);
         leaf
     }
 

@@ -1,11 +1,13 @@
 //! Operations that execute at once, on memory of this process, against posted ones.
 
+use std::ops::Bound;
+
 use dmtree_check::rng::Rng;
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_engine::Options;
 use dmtree_fabric::local::Knobs;
 use dmtree_fabric::{OpOutcome, Snapshot};
-use dmtree_parts::{Outcome, Write};
+use dmtree_parts::{Outcome, Page, Resume, ScanRequest, Write};
 use dmtree_pool::PoolOptions;
 
 /// Keys that are drawn: leaves split, shrink and are merged.
@@ -33,6 +35,7 @@ enum Answer {
     Wrote(Outcome),
     Read(Option<Vec<u8>>),
     ReadMany(Vec<Option<Vec<u8>>>),
+    Scanned(Vec<(Vec<u8>, Vec<u8>)>, Option<Resume>),
 }
 
 /// The answers and the costs of one client's operations of all kinds.
@@ -51,6 +54,20 @@ fn run(is_posted: bool, o: &Options) -> (Vec<Answer>, Snapshot) {
             4 => Write::Delete,
             5 => Write::CompareAndSet { expected: &[1; 8], new: Some(&value) },
             6 if rng.below(4) == 0 => Write::CompareAndSet { expected: &[0; 8], new: None },
+            _ if rng.below(16) == 0 => {
+                let (from, limit) = (self::key(rng.below(KEYS)), 1 + rng.below(80) as usize);
+                let (low, high, reverse) = match rng.below(3) {
+                    0 => (Bound::Included(&from[..]), Bound::Unbounded, false),
+                    1 => (Bound::Excluded(&from[..]), Bound::Included(&b"k00002500"[..]), false),
+                    _ => (Bound::Unbounded, Bound::Included(&from[..]), true),
+                };
+                let mut page = Page::new();
+                let request = ScanRequest { low, high, reverse, limit };
+                let resume = c.scan(&request, &mut page).expect("works");
+                let pairs = page.iter().map(|(k, v)| (k.to_vec(), v.to_vec()));
+                answers.push(Answer::Scanned(pairs.collect(), resume));
+                continue;
+            }
             _ if rng.below(4) == 0 => {
                 let keys: Vec<_> =
                     (0..1 + rng.below(9)).map(|_| self::key(rng.below(KEYS))).collect();

@@ -459,12 +459,6 @@ impl CachedNode {
         Some(Slots::with_in_words(words.map(|word| word.load(Relaxed)), capacity, fp))
     }
 
-    /// How many slots child `i` uses according to its mirror.
-    pub fn mirror_live(&self, i: usize) -> Option<u32> {
-        let (record, free) = self.record_with_slots(i, 0);
-        Some(u32::from(record.capacity) - free?.len() as u32)
-    }
-
     /// How many of the first slots of child `i` a scan needs, as a scan has found it last, or as
     /// the mirror says: a hint. `None` without either.
     pub fn reach(&self, i: usize) -> Option<usize> {
