@@ -46,6 +46,7 @@ fn some_seeds() {
     let faults = match std::env::var("DMTREE_NODE_FAULTS").as_deref() {
         Ok("none") => NodeFaultSet::None,
         Ok("crash") => NodeFaultSet::Crash,
+        Ok("restarts") => NodeFaultSet::Restarts,
         _ => NodeFaultSet::All,
     };
     let seeds = from.parse::<u64>().expect("a seed")..to.parse().expect("a seed");
