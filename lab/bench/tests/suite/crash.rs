@@ -62,8 +62,8 @@ fn callers_of_a_dead_owner_wait_for_its_lease_alone() {
     assert!(o.is_fine() && waits.iter().all(|ms| (1..10).contains(ms)), "{}", o.text());
 }
 
-/// Behind the run 22 ms pass for what jobs have posted, and no agent runs: the reads in the end have
-/// leases all the same.
+/// Behind the run 22 ms pass for what jobs have posted, and no agent runs: the reads in the end
+/// have leases all the same.
 #[test]
 fn jobs_that_outlast_the_clients_cost_no_lease() {
     let usual = Setup::default();
