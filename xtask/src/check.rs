@@ -22,7 +22,8 @@ const OF_THE_FIRST: [Seeds; 5] = [
     ("restarts", "0..60"),
 ];
 /// Of the first system of each other family, if it recovers from crashes.
-const OF_FAMILIES: [Seeds; 3] = [("none", "0..400"), ("crash", "0..200"), ("all", "0..200")];
+const OF_FAMILIES: [Seeds; 4] =
+    [("none", "0..400"), ("crash", "0..200"), ("all", "0..200"), ("restarts", "0..20")];
 /// Of [`VARIANTS`].
 const OF_VARIANTS: [Seeds; 4] =
     [("none", "0..400"), ("crash", "0..200"), ("all", "0..200"), ("restarts", "0..60")];

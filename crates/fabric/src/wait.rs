@@ -64,6 +64,10 @@ impl Waiter {
         }
     }
 
+    fn is_gone(&self) -> bool {
+        matches!(*self.state.lock().expect("no panic under this lock"), WaiterState::Gone)
+    }
+
     /// Leaves the queue; true when the grant had come already.
     fn leave(&self) -> bool {
         let mut state = self.state.lock().expect("no panic under this lock");
@@ -301,7 +305,13 @@ impl WaitQueue {
     /// Takes a place now; test the condition after this, then wait.
     pub fn listen(&self) -> Listener<'_> {
         let waiter = Waiter::new();
-        self.queue.lock().expect("no panic under this lock").push_back(waiter.clone());
+        let mut queue = self.queue.lock().expect("no panic under this lock");
+        // Without news nothing else takes out those that have left.
+        while queue.front().is_some_and(|first| first.is_gone()) {
+            queue.pop_front();
+        }
+        queue.push_back(waiter.clone());
+        drop(queue);
         Place::new(self, waiter)
     }
 
@@ -376,6 +386,16 @@ mod tests {
         drop(third);
         t.release();
         assert!(t.try_acquire(), "a waiter that left before its grant is skipped");
+    }
+
+    #[test]
+    fn a_queue_without_news_does_not_grow() {
+        let q = WaitQueue::new();
+        let stays = q.listen();
+        (0..9).for_each(|_| drop(q.listen()));
+        drop(stays);
+        (0..1000).for_each(|_| drop(q.listen()));
+        assert!(q.queue.lock().expect("no panic under this lock").len() <= 1);
     }
 
     #[test]

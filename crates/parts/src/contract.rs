@@ -394,7 +394,7 @@ pub struct Shape {
     pub structure_bytes: u64,
     /// Bytes of the leaves among them, where leaves are counted one by one.
     pub leaf_bytes: u64,
-    /// Bytes of blocks (long keys and values) on memory nodes.
+    /// Bytes of blocks (long keys and values, logs, manifests) on memory nodes.
     pub block_bytes: u64,
     /// Bytes of tables, wherever they are.
     pub table_bytes: u64,

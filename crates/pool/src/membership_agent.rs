@@ -276,6 +276,7 @@ impl PoolMembership<'_> {
         if !newer {
             return;
         }
+        self.0.view.news.wake_all();
         // An owner that was full may have cells now.
         self.0.tables.reopen();
         for dead in state.dead().into_iter().filter(|m| m.node != self.0.cn) {

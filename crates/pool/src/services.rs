@@ -9,11 +9,12 @@
 //! ([`IndexServices::serve_index`]): those of an index that has an owner for each key.
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::task::Poll;
 
-use dmtree_fabric::{Endpoint, Error, NodeId, Result, RpcFuture, RpcHandler, ServiceId};
+use dmtree_fabric::{Endpoint, Error, Member, NodeId, Result, RpcFuture, RpcHandler, ServiceId};
 
 use crate::holder::MemoryHolder;
 use crate::node::PoolNode;
@@ -181,7 +182,8 @@ impl IndexServices<'_> {
     }
 
     /// Calls what a compute node has open of an index. An empty answer: it does not have what is
-    /// asked for. The call ends after 50 ms at the latest: the node may be dead.
+    /// asked for. The call ends after 50 ms at the latest, since the node may be dead; and at once
+    /// when this node hears that it is, and was revoked everywhere.
     ///
     /// # Errors
     /// `Unreachable` then; those of the handler and of the fabric.
@@ -191,7 +193,28 @@ impl IndexServices<'_> {
         (to, index): (NodeId, u32),
         request: &[u8],
     ) -> Result<Vec<u8>> {
+        let incarnation = self.0.fabric.incarnation(to).unwrap_or(0);
+        let callee = Member { node: to, incarnation };
         let request = [&index.to_le_bytes(), request].concat();
-        call_within(ep, LONGEST_CALL_NS, to, INDEX_SERVICE, &request).await
+        let mut call = pin!(call_within(ep, LONGEST_CALL_NS, to, INDEX_SERVICE, &request));
+        let mut news = None;
+        poll_fn(|cx| {
+            if let Poll::Ready(answer) = call.as_mut().poll(cx) {
+                return Poll::Ready(answer);
+            }
+            loop {
+                // Listening begins before the look.
+                let next = news.get_or_insert_with(|| self.0.view.news.listen());
+                if self.0.view.is_revoked(callee) {
+                    let text = format!("{callee} has died without an answer");
+                    return Poll::Ready(Err(Error::unreachable(text).effect_unknown()));
+                }
+                if next.poll(cx.waker()).is_pending() {
+                    return Poll::Pending;
+                }
+                news = None;
+            }
+        })
+        .await
     }
 }

@@ -13,6 +13,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use dmtree_fabric::wait::WaitQueue;
 use dmtree_fabric::{
     Endpoint, Error, Lease, Member, MemberPhase, MembershipState, NodeId, Presence, Result, Role,
 };
@@ -27,6 +28,8 @@ pub(crate) struct View {
     /// The newest state that this node acts on. Locked while bases of tables are stored or dropped,
     /// so that none is stored against an older state.
     state: Mutex<Arc<MembershipState>>,
+    /// Woken at each newer state.
+    pub(crate) news: WaitQueue,
     /// Reading of the own clock up to which the lease surely holds; `u64::MAX` before the node has
     /// joined: no lease is checked then.
     lease_until: AtomicU64,
@@ -45,6 +48,7 @@ impl View {
         Self {
             me,
             state: Mutex::default(),
+            news: WaitQueue::new(),
             lease_until: AtomicU64::new(u64::MAX),
             deaths: AtomicU64::new(0),
             any_away: AtomicBool::new(false),

@@ -6,7 +6,7 @@
 //! nodes, so decoding checks all of them.
 
 pub(crate) use dmtree_fabric::sync::locked;
-use dmtree_fabric::{Endpoint, Error, ErrorKind, NodeId, Result, Role, ServiceId};
+use dmtree_fabric::{Endpoint, Error, ErrorKind, Nanos, NodeId, Result, Role, ServiceId};
 use postcard::fixint;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,15 @@ use serde::{Deserialize, Serialize};
 /// acknowledging a death: the silent node may be the one that is dying, and the operation may hold
 /// a lock for which its death waits.
 pub(crate) const LONGEST_CALL_NS: u64 = 50_000_000;
+
+/// An endpoint with an earlier deadline, until this is dropped.
+struct Shortened<'e>(&'e Endpoint, Nanos);
+
+impl Drop for Shortened<'_> {
+    fn drop(&mut self) {
+        self.0.set_deadline(self.1);
+    }
+}
 
 /// A remote call that ends after `longest_ns` at the latest, even if the compute node hangs.
 ///
@@ -36,9 +45,10 @@ pub(crate) async fn call_within(
         ep.renew_deadline();
     }
     let whole = ep.deadline();
+    let shortened = Shortened(ep, whole);
     ep.set_deadline(whole.min(ep.now() + longest_ns));
     let done = ep.rpc(to, service, request, &mut reply).await;
-    ep.set_deadline(whole);
+    drop(shortened);
     match done {
         Err(e) if e.kind() == ErrorKind::TimedOut && ep.now() < whole => {
             let text = format!("{to} has not answered a call for {} ms", longest_ns / 1_000_000);

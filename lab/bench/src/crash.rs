@@ -16,7 +16,7 @@ use dmtree_check::history::{Event, Op, check_key};
 use dmtree_check::log::{Answer, Call};
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_fabric::sim::{How, Profile, SimFabric};
-use dmtree_fabric::{Endpoint, Fifo, LeaseParameters, MemberPhase, NodeId};
+use dmtree_fabric::{Endpoint, Fifo, MemberPhase, NodeId};
 use dmtree_parts::worker;
 use dmtree_parts::{AnyIndex, AnyOptions, Fill, Write};
 use dmtree_pool::{PoolNode, PoolOptions};
@@ -326,21 +326,6 @@ async fn watch(ep: Endpoint, pool: Arc<PoolNode>, b: Rc<Board>) {
     }
 }
 
-/// Gives the first nodes leases of this length.
-fn grant(test_cluster: &TestCluster, nodes: u16, lease_ns: u64) -> Result<()> {
-    let acknowledge_ns = 10 * lease_ns;
-    let parameters = LeaseParameters { lease_ns, acknowledge_ns, ..LeaseParameters::default() };
-    test_cluster.membership().set_lease_parameters(parameters);
-    // Twice: the first nodes hear of the others that have joined.
-    for cn in (0..nodes).chain(0..nodes) {
-        let node = test_cluster.cluster.compute_node(cn.into())?;
-        let ep = node.endpoint(SLAB_BYTES)?;
-        node.membership().renew_soon();
-        ep.block_on(node.membership().membership_step(&ep))?;
-    }
-    Ok(())
-}
-
 /// A simulated cluster with a loaded index and warm caches.
 fn make(s: &Setup) -> Result<Harness> {
     let profile = Profile::named(&s.profile)?;
@@ -353,7 +338,7 @@ fn make(s: &Setup) -> Result<Harness> {
     let cache_bytes = 12 * s.keys + (16 << 20);
     let fabric = SimFabric::new(&profile, s.seed);
     let test_cluster = TestCluster::simulated(&fabric, &pool, cache_bytes, s.options()?)?;
-    grant(&test_cluster, s.cns, LONG_LEASE_NS)?;
+    test_cluster.grant(0..s.cns.into(), LONG_LEASE_NS)?;
     let ep = test_cluster.cluster.compute_node(0)?.endpoint(1 << 30)?;
     let mut loader = test_cluster.nodes[0].client(ep.clone());
     let mut pairs = (0..s.keys).map(|i| (key(i).to_vec(), 0u64.to_le_bytes().to_vec()));
@@ -364,7 +349,7 @@ fn make(s: &Setup) -> Result<Harness> {
         let mut c = Client::from(node.client(own));
         (0..s.keys).step_by(8).try_for_each(|i| c.get(&key(i)).map(drop))?;
     }
-    grant(&test_cluster, s.cns, s.lease_us * 1000)?;
+    test_cluster.grant(0..s.cns.into(), s.lease_us * 1000)?;
     let harness = Harness::on(test_cluster, fabric, SLAB_BYTES * s.clients())?;
     harness.core().seed(s.seed);
     Ok(harness)
@@ -395,7 +380,7 @@ pub fn run(setup: &Setup) -> Result<Outcome> {
         outcome: RefCell::new(outcome),
     });
     live(&harness, setup, &board)?;
-    grant(&harness.test_cluster, setup.cns - 1, LONG_LEASE_NS)?;
+    harness.test_cluster.grant(0..usize::from(setup.cns) - 1, LONG_LEASE_NS)?;
     look(&harness, setup, &board)?;
     let mut outcome = board.outcome.take();
     outcome.trace_hash = format!("{:016x}", harness.fabric.trace_hash());

@@ -271,6 +271,7 @@ impl Scans<'_> {
             shape.keys += part.keys;
             shape.structure_bytes += part.structure_bytes;
             shape.leaf_bytes += part.leaf_bytes;
+            shape.block_bytes += part.block_bytes;
             shape.levels = shape.levels.max(part.levels);
         }
         Ok(shape)
@@ -299,6 +300,8 @@ impl Scans<'_> {
             shape.structure_bytes += table.meta.extents().map(|e| u64::from(e.bytes)).sum::<u64>();
             shape.leaf_bytes += table.meta.data_bytes();
         }
+        let kept = shard.recorder.iter().flat_map(|recorder| recorder.blocks());
+        shape.block_bytes = kept.map(|block| u64::from(block.capacity())).sum();
         let deepest = view.version.level_bytes().iter().rposition(|bytes| *bytes > 0);
         shape.levels = deepest.map_or(0, |level| level as u32 + 1);
         Ok(shape)

@@ -54,6 +54,23 @@ fn an_owner_of_ranges_loses_what_it_has_not_logged() {
     assert!(unlogged.keys_wrong > 0 && unlogged.errors == 0, "{}", unlogged.text());
 }
 
+/// A call of the dead owner would end after 50 ms by itself.
+#[test]
+fn callers_of_a_dead_owner_wait_for_its_lease_alone() {
+    let o = run(&dlsm(&["dlsm.owners=3"])).unwrap();
+    let waits = [o.longest_read_ns, o.longest_update_ns].map(|ns| ns / 1_000_000);
+    assert!(o.is_fine() && waits.iter().all(|ms| (1..10).contains(ms)), "{}", o.text());
+}
+
+/// Behind the run 22 ms pass for what jobs have posted, and no agent runs: the reads in the end
+/// have leases all the same.
+#[test]
+fn jobs_that_outlast_the_clients_cost_no_lease() {
+    let usual = Setup::default();
+    let o = run(&Setup { system: "dlsm".to_owned(), keys: 50_000, ..usual }).unwrap();
+    assert!(o.is_fine() && o.keys_checked > 100, "{}", o.text());
+}
+
 #[test]
 fn readers_do_not_notice_and_a_run_is_a_function_of_its_seed() {
     let s = Setup { update_percent: 0, ..small() };

@@ -15,6 +15,7 @@ use super::{Op, PAUSE_NS, Scenario, Script, attempt, effect, get, scan};
 use crate::harness::judge;
 use crate::history::ValueId;
 use crate::log::{Answer, Call, Log, event};
+use crate::quiesce::JUDGED_WITHIN_NS;
 use crate::test_cluster::Client;
 
 /// Memory that no node can reach is free after this time, ns; a delayed client keeps all that it
@@ -278,6 +279,8 @@ impl Play {
         nodes: &[u16],
         crashed: bool,
     ) -> Result<Found, Error> {
+        let living = nodes.iter().map(|cn| usize::from(*cn));
+        self.scenario.test_cluster.grant(living, JUDGED_WITHIN_NS)?;
         let client = |cn: u16| Client::from(self.scenario.client(cn));
         for cn in nodes.iter().filter(|_| script.swept) {
             client(*cn).maintain().map_err(|e| e.context("maintenance"))?;

@@ -30,8 +30,8 @@ pub fn of_two(name: &'static str, ops: impl IntoIterator<Item = Op>) -> Script {
     two
 }
 
-/// The survivor that takes over dies, too. A reader may call both owners that die, and a call of a
-/// dead node ends after 50 ms.
+/// The survivor that takes over dies, too. A reader may call both owners that die, one after the
+/// other.
 pub fn dies_twice(script: Script, steps: (u64, u64)) {
     double_crash(&Script { read_bound_ns: 2 * READ_BOUND_NS, ..script }, steps);
 }
