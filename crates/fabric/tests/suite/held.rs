@@ -10,7 +10,7 @@ use crate::common::{CN, MN};
 use dmtree_fabric::sim::{How, SimFabric};
 use dmtree_fabric::{
     Core, Effect, Endpoint, Error, ErrorKind, Fabric, Fifo, NodeId, Result, Service, ServiceId,
-    Worker,
+    Stage, Worker,
 };
 
 const SERVICE: ServiceId = ServiceId(9);
@@ -106,6 +106,30 @@ fn calls_are_answered_one_after_the_other() {
     assert_eq!(times, [31 * US, 41 * US, 61 * US]);
     let replies = answers.into_iter().map(|(_, answer)| answer.expect("answered"));
     assert_eq!(replies.collect::<Vec<_>>(), [[30], [10], [20]]);
+}
+
+/// Charges so many units of work, and waits for nothing.
+struct Busy;
+
+impl Service for Busy {
+    async fn answer(&self, ep: &Endpoint, _: NodeId, request: &[u8]) -> Result<Vec<u8>> {
+        ep.stage_cost(Stage::IterEntry, request[0].into());
+        Ok(request.to_vec())
+    }
+
+    fn waits(&self) -> bool {
+        true
+    }
+}
+
+/// The work of a handler delays its answer, and the next call.
+#[test]
+fn an_answer_waits_for_the_work_of_its_handler() {
+    let f = sim(&[("cpu.iter_entry_ns", "1000")]);
+    f.serve(MN, SERVICE, Arc::new(Busy)).expect("a member");
+    let answers = calls(&f, &[(CN, 30), (CN1, 10), (CN, 20)], 0, || {});
+    let times: Vec<u64> = answers.iter().map(|(at, _)| *at).collect();
+    assert_eq!(times, [31 * US, 41 * US, 61 * US]);
 }
 
 /// Requests and replies are lost: every call is answered, and no handler runs twice for one.
