@@ -36,6 +36,9 @@ pub fn suspended(
     TestCluster::on_local(fabric, &contended(seed), cache_bytes, o).expect("an index")
 }
 
+/// Longest operation on a busy machine, ms.
+const BUSY_MS: u64 = 60_000;
+
 /// The history of coroutines is linearizable.
 pub fn check_history(test_cluster: &TestCluster, s: Stress, what: &str) {
     let log = concurrent::coroutines(test_cluster, s, &mut *policy(s.seed));
@@ -59,7 +62,11 @@ pub fn interleaved(peer: &Peer) -> Vec<String> {
     each(&all, |&seed| {
         let (system, o) = &peer.systems[seed as usize % peer.systems.len()];
         let mut rng = Rng::new(seed);
-        let drawn = peer.subjects[0].drawn(Some(o), &mut |n| rng.below(n));
+        let mut drawn = peer.subjects[0].drawn(Some(o), &mut |n| rng.below(n));
+        if let Some(timeout_ms) = drawn.options.get_mut("timeout_ms") {
+            // The clock is that of the machine, which may be busy.
+            *timeout_ms = BUSY_MS.into();
+        }
         let o = o.with(drawn.options);
         let cache_bytes = if seed % 5 == 4 { 3 * drawn.least_cache_bytes } else { 4 << 20 };
         let value_bytes = drawn.value_bytes.unwrap_or([8, 8, 60, 200][seed as usize % 4]) as usize;
