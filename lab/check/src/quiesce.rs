@@ -17,7 +17,7 @@ const QUIESCING_STEPS: u32 = 200;
 /// A lease ends within so many steps: each agent renews its own before.
 const STEPS_THAT_RENEW: u32 = 6;
 /// No lease ends while the structure is judged, ns: no agent runs then.
-pub(crate) const JUDGED_WITHIN_NS: u64 = 3_600_000_000_000;
+const JUDGED_WITHIN_NS: u64 = 3_600_000_000_000;
 
 /// Completes the recoveries that have begun, and the moves of tables that live nodes were asked
 /// for: GC waits for neither.

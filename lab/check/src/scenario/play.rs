@@ -15,9 +15,11 @@ use super::{Op, PAUSE_NS, Scenario, Script, attempt, effect, get, scan};
 use crate::harness::judge;
 use crate::history::ValueId;
 use crate::log::{Answer, Call, Log, event};
-use crate::quiesce::JUDGED_WITHIN_NS;
 use crate::test_cluster::Client;
 
+/// No lease ends while a play is judged, ns: no agent runs then. What waits for ever (a mutant's work
+/// does) ends with it.
+const JUDGED_WITHIN_NS: u64 = 1_000_000_000;
 /// Memory that no node can reach is free after this time, ns; a delayed client keeps all that it
 /// may have seen.
 const RECLAIM_NS: u64 = 1_000_000;
