@@ -169,20 +169,31 @@ impl TestCluster {
         self.cluster.in_process_membership().expect("in this process")
     }
 
+    /// Gives these compute nodes leases of this length, and the news of each other.
+    pub fn grant(&self, nodes: impl Iterator<Item = usize> + Clone, lease_ns: u64) -> Result<()> {
+        self.prolong(nodes.clone(), lease_ns)?;
+        // Twice: the first nodes hear of the others that have joined.
+        for cn in nodes.clone().chain(nodes) {
+            let node = self.cluster.compute_node(cn)?;
+            let ep = node.endpoint(0)?;
+            ep.block_on(node.membership().membership_step(&ep))?;
+        }
+        Ok(())
+    }
+
     /// Gives these compute nodes leases of this length. None has ended before, though time may have
     /// passed since the agents ended: for verbs that were in flight.
-    pub fn grant(&self, nodes: impl Iterator<Item = usize> + Clone, lease_ns: u64) -> Result<()> {
+    pub fn prolong(&self, nodes: impl Iterator<Item = usize> + Clone, lease_ns: u64) -> Result<()> {
         let (membership, acknowledge_ns) = (self.membership(), 10 * lease_ns);
         let Some(first) = nodes.clone().next() else { return Ok(()) };
         membership.excuse(self.cluster.compute_node(first)?.endpoint(0)?.now());
         let parameters = LeaseParameters { lease_ns, acknowledge_ns, ..LeaseParameters::default() };
         membership.set_lease_parameters(parameters);
-        // Twice: the first nodes hear of the others that have joined.
-        for cn in nodes.clone().chain(nodes) {
+        for cn in nodes {
             let node = self.cluster.compute_node(cn)?;
             let ep = node.endpoint(0)?;
             node.membership().renew_soon();
-            ep.block_on(node.membership().membership_step(&ep))?;
+            ep.block_on(node.membership().renew(&ep))?;
         }
         Ok(())
     }

@@ -17,8 +17,7 @@ use crate::history::ValueId;
 use crate::log::{Answer, Call, Log, event};
 use crate::test_cluster::Client;
 
-/// No lease ends while a play is judged, ns: no agent runs then. What waits for ever (a mutant's work
-/// does) ends with it.
+/// No lease ends while a play is judged, ns: no agent runs then.
 const JUDGED_WITHIN_NS: u64 = 1_000_000_000;
 /// Memory that no node can reach is free after this time, ns; a delayed client keeps all that it
 /// may have seen.
@@ -282,7 +281,10 @@ impl Play {
         crashed: bool,
     ) -> Result<Found, Error> {
         let living = nodes.iter().map(|cn| usize::from(*cn));
-        self.scenario.test_cluster.grant(living, JUDGED_WITHIN_NS)?;
+        // With a mutant an operation may wait for ever: the end of its lease ends it.
+        if script.enable.is_none() {
+            self.scenario.test_cluster.prolong(living, JUDGED_WITHIN_NS)?;
+        }
         let client = |cn: u16| Client::from(self.scenario.client(cn));
         for cn in nodes.iter().filter(|_| script.swept) {
             client(*cn).maintain().map_err(|e| e.context("maintenance"))?;
