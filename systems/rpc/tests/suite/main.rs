@@ -18,7 +18,7 @@ fn peer() -> Peer {
     let rows = vec![
         row("rpc", "get", call([49, 11])),
         row("rpc", "get absent", call([49, 2])),
-        row("rpc", "scan of 100", call([53, 3627])),
+        row("rpc", "scan of 100", call([53, 3234])),
         row("rpc-hybrid", "get, get absent", cost(2, leaf).calls(1, [49, 9])),
         row("rpc-farm", "get, get absent", cost(1, leaf)),
         row("*", "insert, insert split, update", call([59, 3])),
