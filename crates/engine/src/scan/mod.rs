@@ -121,7 +121,7 @@ impl<'a> Scan<'a> {
                     }
                     (None, _) => Some(None),
                 };
-                seen.into_iter().for_each(|leaf| LeafReader(c).keep(leaf));
+                seen.into_iter().for_each(|leaf| c.keep_collected(leaf.found));
                 if let Some(resume) = ended {
                     return Ok(resume);
                 }
@@ -330,7 +330,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// [`Scan::emit`] from a pair on whose value has to be READ.
+    /// [`Scan::emit`] from the first pair with a value that has to be READ.
     async fn emit_from(
         &mut self,
         leaf: LeafView<'_>,
@@ -356,7 +356,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Copies pairs whose values are in the leaf, as far as they and the page reach.
+    /// Copies pairs with values in the leaf, up to the first other one, or until the page is full.
     fn copy(&mut self, leaf: LeafView<'_>, pairs: Range<usize>) -> Copied {
         let (r, page) = (self.r, &mut *self.page);
         let room = r.limit - page.len();

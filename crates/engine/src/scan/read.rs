@@ -307,7 +307,8 @@ impl LeafReader<'_> {
             }
         }
         let mut op = self.0.begin_direct(OpKind::Scan)?;
-        // The lines that the lists reach lie far apart: they are on their way at once.
+        // The lines that the lists reach lie far apart: they are on their way at once. A processor
+        // fetches the second half of a leaf by itself, once it reads the first one.
         for (at, Wanted { route, slots, .. }) in tables.iter().zip(&group.leaves) {
             op.prefetch(*at, BODY_AT + Table::body_len(route.capacity));
             op.prefetch(route.leaf, self.0.node.g.leaf_part(*slots) / 2);
@@ -368,13 +369,10 @@ impl LeafReader<'_> {
         let mut found = self.0.spare_collected();
         let is_whole = found.fill(&self.0.node.g, (copy.addr, &header), &copy.bytes, slots);
         debug_assert!(is_whole, "accepted before");
+        if !is_whole {
+            return Ok(Err(Refused::Torn));
+        }
         self.complete(ScanLeaf { image: copy.bytes, found }).await
-    }
-
-    /// The memory of a leaf is not used any more.
-    #[inline]
-    pub fn keep(self, leaf: ScanLeaf) {
-        self.0.keep_collected(leaf.found);
     }
 
     /// The leaf of an image, its pairs not yet in order.
