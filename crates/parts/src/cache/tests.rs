@@ -194,7 +194,7 @@ fn mirrors_of_large_leaves() {
             let c = usize::from(c);
             let slots = |fp| node.record_with_slots(i, fp).1.map(Iterator::collect::<Vec<_>>);
             assert_eq!((slots(5), slots(0)), (Some(vec![c - 1]), Some(vec![c / 2])));
-            assert_eq!(mirror_live(&node, i), Some(c as u32 - 1));
+            assert_eq!(mirror_live(node, i), Some(c as u32 - 1));
             assert_eq!(node.reach(i), Some(c), "as the mirror has it");
         }
     }
