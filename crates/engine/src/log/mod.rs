@@ -83,7 +83,8 @@ pub(crate) struct WriteLog {
     is_cut_due: AtomicBool,
     /// The ring that is cut next.
     next_cut: AtomicUsize,
-    /// By memory node.
+    /// What the rings of each memory node had, for repairs after a death: until the sweep behind it
+    /// has ended.
     kept: Mutex<BTreeMap<NodeId, Arc<Scan>>>,
     /// One client at a time reads rings.
     scans: Arc<FifoMutexes>,
@@ -106,6 +107,11 @@ impl WriteLog {
     /// Whether leaves have to be written back: a load.
     pub fn is_cut_due(&self) -> bool {
         self.is_cut_due.load(Ordering::Relaxed)
+    }
+
+    /// Drops what was read of rings: as many bytes as all rings.
+    pub fn forget_scans(&self) {
+        locked(&self.kept).clear();
     }
 
     fn ring(&self, name: RingName) -> Arc<LogGroup> {

@@ -1,24 +1,43 @@
 //! The log at the end of what a leaf can count.
 
 use dmtree_check::test_cluster::TestCluster;
-use dmtree_parts::{RangeIndex, Write};
+use dmtree_fabric::sync::locked;
+use dmtree_parts::{RangeIndex, Work, Write};
 use dmtree_pool::PoolOptions;
 
-use super::MOST_WRITES;
+use super::{MOST_WRITES, Replay, Since};
 use crate::lock::LeafLocks;
 use crate::router::Router;
 use crate::testing::{key, now, tree};
-use crate::{DmTree, Options, Route};
+use crate::{Chore, DmTree, Options, Route};
 
 fn route(c: &mut DmTree, key: &[u8]) -> Route {
     now(c, async |c| Router(&c.client).fresh_route(key).await).expect("a leaf")
 }
 
+fn logged() -> Options {
+    Options { images: 0.5, log_kib: 64, log_groups: 1, ..Options::default() }
+}
+
+/// What was read of rings is as large as all of them: the sweep after a death ends its use.
+#[test]
+fn a_sweep_drops_what_was_read_of_rings() {
+    let cluster = TestCluster::new(&PoolOptions::default(), 1 << 20, logged()).expect("an index");
+    let mut c = tree(&cluster, 0);
+    now(&mut c, async |c| c.write(&key(0), Write::Put(b"there")).await).expect("a put");
+    let leaf = route(&mut c, &key(0)).leaf;
+    now(&mut c, async |c| Replay(&c.client).records(leaf, Since::Dead).await).expect("read");
+    let kept = |c: &DmTree| locked(&c.client.node.log.as_ref().expect("a log").kept).len();
+    assert_eq!(kept(&c), 1, "for the next repair");
+    c.client.node.push_chore(Chore::Sweep(Vec::new()));
+    while now(&mut c, async |c| c.maintain().await).expect("works") == Work::Some {}
+    assert_eq!(kept(&c), 0);
+}
+
 /// The count of a leaf does not wrap: a record of before would be newer than all records behind.
 #[test]
 fn a_leaf_that_was_written_most_often_moves() {
-    let options = Options { images: 0.5, log_kib: 64, log_groups: 1, ..Options::default() };
-    let cluster = TestCluster::new(&PoolOptions::default(), 1 << 20, options).expect("an index");
+    let cluster = TestCluster::new(&PoolOptions::default(), 1 << 20, logged()).expect("an index");
     let mut c = tree(&cluster, 0);
     let keys: Vec<_> = (0..200).map(key).collect();
     for key in &keys {

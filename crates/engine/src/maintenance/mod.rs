@@ -56,7 +56,7 @@ use crate::inner::{InnerLocks, InnerMerge, Records};
 use crate::leaf::Leaves;
 use crate::learned::Trainer;
 use crate::lock::LeafLocks;
-use crate::log::Cut;
+use crate::log::{Cut, WriteLog};
 use crate::recovery::{LeafRecovery, recover_lock};
 use crate::router::Router;
 use crate::{Chore, Client, Mark, Unlock, is_away};
@@ -147,13 +147,21 @@ async fn train(c: &Client, key: Vec<u8>) -> Result<OpOutcome> {
     Ok(if trained.is_here { OpOutcome::Other } else { OpOutcome::Shared })
 }
 
+/// A sweep has ended: few repairs are left. One of those that are left reads the rings of the log
+/// again.
+fn swept(c: &Client) {
+    c.node.log.iter().for_each(WriteLog::forget_scans);
+    if c.node.pool.membership().is_first() {
+        c.node.push_chore(Chore::Gc);
+    }
+}
+
 async fn work(c: &Client, chore: Chore) -> Result<()> {
     match chore {
         Chore::Sweep(from) => {
             match Box::pin(Sweep(c).node(&from, true)).await? {
                 Some(next) => c.node.push_chore(Chore::Sweep(next)),
-                None if c.node.pool.membership().is_first() => c.node.push_chore(Chore::Gc),
-                None => {}
+                None => swept(c),
             }
             Ok(())
         }
