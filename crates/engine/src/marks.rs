@@ -75,6 +75,7 @@ dmtree_fabric::marks! {
         ImageGivenBack => "images: a leaf loses its one to a smaller budget",
         ImageRests => "images: a write waits for its owner before it is acknowledged",
         LogShared => "log: a record that another client has written along",
+        LogPassed => "log: an update goes to its leaf, which has no records",
         LogFull => "log: a full one, the write goes through to the leaf",
         LogAdopted => "log: a ring of a former incarnation of the node",
         LogCut => "log: a leaf is written back",

@@ -209,4 +209,6 @@ dmtree_parts::mutants! {
     LogCutEarly,
     /// A change of a leaf leaves its count as it was.
     LogCountKept,
+    /// A write goes past the log to a leaf that has records.
+    LogBehindIgnored,
 }

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | 0 | lock: 0, or the holder's tag; touched by atomics only |
 //! | 8 | leaf address |
-//! | 16 | version 24 bits, flags 8 (1: closed), fence tag 32 |
+//! | 16 | version 24 bits, flags 8 (1: closed, 2: behind), fence tag 32 |
 //! | 24 | fingerprints, one byte per slot, 0 = not live |
 //! | 24 + C | CRC-32C over table id, all above but the lock, write count; write count 32 |
 
@@ -58,6 +58,8 @@ pub struct Table {
     pub fence: u32,
     /// The leaf is a tombstone, and this table is closed.
     pub closed: bool,
+    /// The leaf at its memory node may be behind: records of a log say what its slots are.
+    pub behind: bool,
     /// Counts the WRITEs of the table.
     pub writes: u32,
     /// Of its fingerprints one is known: it is never written.
@@ -87,15 +89,15 @@ pub enum View {
 impl Table {
     /// An empty table of a leaf.
     pub fn new(leaf: GlobalAddr, ver: Ver, fence: u32, capacity: usize) -> Self {
-        let (closed, writes, is_part, fps) = (false, 0, false, [0; MAX_SLOTS]);
-        Self { leaf, ver, fence, closed, writes, is_part, fps, capacity }
+        let (closed, behind, is_part, fps) = (false, false, false, [0; MAX_SLOTS]);
+        Self { leaf, ver, fence, closed, behind, writes: 0, is_part, fps, capacity }
     }
 
     /// Becomes what a live slot tells of the table of its leaf.
     pub fn be_part(&mut self, route: &Route, ver: Ver, (slot, fp): (usize, u8)) {
         let Route { leaf, fence, capacity, .. } = *route;
         (self.leaf, self.ver, self.fence, self.capacity) = (leaf, ver, fence, capacity);
-        (self.closed, self.writes, self.is_part) = (false, 0, true);
+        (self.closed, self.behind, self.writes, self.is_part) = (false, false, 0, true);
         self.fps[..capacity].fill(0);
         self.set(slot, fp);
     }
@@ -144,7 +146,7 @@ impl Table {
         debug_assert!(!self.is_part, "F: a part of the table of {} is written", self.leaf);
         self.writes = self.writes.wrapping_add(1);
         put_u64(out, 0, self.leaf.bits());
-        let flags = u64::from(self.closed);
+        let flags = u64::from(self.closed) | u64::from(self.behind) << 1;
         put_u64(out, 8, u64::from(self.ver.bits()) | flags << 24 | u64::from(self.fence) << 32);
         let fps_end = FPS_AT - BODY_AT + self.capacity;
         out[FPS_AT - BODY_AT..fps_end].copy_from_slice(self.fps());
@@ -176,6 +178,7 @@ impl Table {
         self.leaf = GlobalAddr::from_bits(u64_at(body, 0));
         self.ver = Ver::from_bits(meta as u32 & 0xff_ffff);
         self.closed = meta >> 24 & 1 == 1;
+        self.behind = meta >> 25 & 1 == 1;
         self.is_part = false;
         self.fence = (meta >> 32) as u32;
         self.writes = writes;
@@ -210,6 +213,7 @@ mod tests {
                 capacity,
             );
             t.set(capacity - 1, 7);
+            t.behind = capacity == 64;
             let mut all = vec![0; Table::body_len(capacity)];
             assert_eq!(Table::view(id, capacity, &all), View::Unbuilt);
             t.body(id, &mut all);

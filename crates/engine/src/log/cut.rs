@@ -4,7 +4,8 @@
 //! Under the lock of the leaf: READ the image; `[WRITE leaf, WRITE count word]`, one chain, with
 //! the write count of the table. The count stands behind the leaf (G1): a crash between the two
 //! leaves records that count over a leaf that has them already. Only slots that records name
-//! differ, so a leaf that the crash tears is whole again when the records are laid over it.
+//! differ, so a leaf that the crash tears is whole again when the records are laid over it. Behind
+//! both the table says that the leaf is not behind any more.
 //!
 //! Three clients write back:
 //!
@@ -196,10 +197,11 @@ impl Cut<'_> {
         Mark::LogCut.hit();
         let count = l.table.writes;
         let written = self.write(&l, &image.bytes, count).await;
-        let (l, ()) = c.under(l, written).await?;
+        let (mut l, ()) = c.under(l, written).await?;
         // Under the lock: no record of this leaf is newer.
         log.written_back((leaf, generation), count);
-        c.unlock(l).await?;
+        l.table.behind = false;
+        LeafLocks(c).unlock_with_table(l).await?;
         Ok(true)
     }
 

@@ -18,6 +18,9 @@ use crate::{Options, Route};
 
 /// Segments of a ring.
 pub(super) const SEGMENTS: usize = 8;
+/// A leaf is to have so many records in a ring when it is written back: to WRITE all of it costs a
+/// memory node as many bytes as about twenty records.
+const RECORDS_PER_LEAF: u64 = 16;
 /// Records of the smallest segment: a group of writers.
 pub(crate) const LEAST_RECORDS: u64 = 16;
 
@@ -99,6 +102,8 @@ pub(super) struct Ring {
     current: usize,
     /// Bytes of the current segment that have records.
     filled: u64,
+    /// Leaves that are behind since the current segment was begun.
+    newly_behind: u64,
     /// Leaves of the second segment ahead when the current one was begun.
     second_had: usize,
     lap: u32,
@@ -119,6 +124,7 @@ impl Ring {
             segments: Default::default(),
             current: 0,
             filled: 0,
+            newly_behind: 0,
             second_had: 0,
             lap: 1,
             queue: VecDeque::new(),
@@ -202,7 +208,7 @@ impl Ring {
             if !(self.is_free(next) || blindly) {
                 return None;
             }
-            (self.current, self.filled) = (next, 0);
+            (self.current, self.filled, self.newly_behind) = (next, 0, 0);
             self.second_had = self.segments[(next + 2) % SEGMENTS].leaves.len();
             self.lap = self.lap.wrapping_add(u32::from(next == 0));
         }
@@ -220,6 +226,21 @@ impl Ring {
         let (route, newest, is_claimed) = (Some(*route), count, false);
         self.name(Named { leaf, generation, route, segment, newest, is_claimed });
         Some(self.appended)
+    }
+
+    /// Whether it is worth a record to write to a leaf that is not behind: it has to be written back
+    /// for that. A burst has half of the ring. Writes that last longer leave so few leaves behind
+    /// that each gets many records.
+    pub fn takes_leaves(&self) -> bool {
+        let ahead = (1..=SEGMENTS / 2).map(|i| (self.current + i) % SEGMENTS);
+        let records = self.layout.segment / self.layout.record as u64;
+        self.newly_behind < records.div_ceil(RECORDS_PER_LEAF)
+            || ahead.into_iter().all(|segment| self.segments[segment].leaves.is_empty())
+    }
+
+    /// The last record names a leaf that was not behind.
+    pub fn leaves_behind(&mut self) {
+        self.newly_behind += 1;
     }
 
     fn is_free(&self, segment: usize) -> bool {
@@ -390,6 +411,23 @@ mod tests {
         assert!(r.append(99, 1).is_none(), "a dropped WRITE may land");
         r.0.settled(0);
         assert!(r.append(99, 1).is_some());
+    }
+
+    #[test]
+    fn a_burst_has_half_of_a_ring_and_lasting_writes_leave_few_leaves_behind() {
+        let mut r = Both::new();
+        let behind = |r: &mut Ring, n| {
+            let takes = r.takes_leaves();
+            r.append((&route(n), 3), 1, &[0; ENTRY], false).expect("room");
+            r.leaves_behind();
+            takes
+        };
+        assert!((0..17).all(|n| behind(&mut r.0, n)), "half of the ring, and one of a segment");
+        assert!(!behind(&mut r.0, 17));
+        (0..3).for_each(|n| _ = r.append(n, 2).expect("room"));
+        assert!(behind(&mut r.0, 18), "the first one of the next segment");
+        (0..17).for_each(|n| r.0.written_back((route(n).leaf, 1), 2));
+        assert!((20..22).all(|n| behind(&mut r.0, n)), "a half is free");
     }
 
     #[test]

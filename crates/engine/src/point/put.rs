@@ -421,7 +421,7 @@ impl<'c> Writes<'c> {
         replaces: Option<u32>,
     ) -> Result<()> {
         let c = self.0;
-        let is_logged = c.node.log.is_some();
+        let is_logged = c.node.log.is_some() && !(replaces.is_some() && Appends(c).passes(&l));
         // What a log has needs no shadow.
         let torn = replaces.filter(|_| !is_logged);
         let images = match Entries(c).images(&l, place, pair, torn).await {
@@ -445,6 +445,7 @@ impl<'c> Writes<'c> {
             l.table.set(place.slot, pair.1.fingerprint());
             Router(c).note_mirror(pair.0, &l.route, place.slot, pair.1.fingerprint());
         }
+        l.table.behind |= is_logged;
         // A record has the write count that the table is to have.
         Images(c).unlock(l, (place.slot, entry), is_logged || replaces.is_none()).await
     }
@@ -470,6 +471,7 @@ impl<'c> Writes<'c> {
             }
             (l, ()) = self.free(l, place, free).await?;
             l.table.set(p.slot, 0);
+            l.table.behind |= l.route.is_imaged() && c.node.log.is_some();
             Router(c).note_mirror(key, &l.route, p.slot, 0);
             if l.route.is_imaged() {
                 let word = Images(c).copy_of(&free.to_le_bytes()).await?;

@@ -1,11 +1,11 @@
 //! Leaves with images, and writes that are durable in a log before their leaves: a crash at every
 //! third verb of what is logged, written through, written back and made anew.
 
-use dmtree_check::scenario::sweeps::{at_least, double_crash, everywhere};
-use dmtree_engine::Options;
+use dmtree_check::scenario::sweeps::{at_least, caught, double_crash, everywhere};
+use dmtree_engine::{Mutant, Options};
 
 use super::images::imaged;
-use super::scenario::{Op, Script, changes, value};
+use super::scenario::{Op, Script, changes, value, with_mutant};
 use super::{in_blocks, merging, one_leaf, relocating, splitting};
 
 /// A script over leaves with images and a log.
@@ -73,6 +73,29 @@ fn full() -> Script {
 #[test]
 fn through_and_back() {
     assert!(at_least(everywhere(&full(), 3).points, 30));
+}
+
+/// Half of the ring has been used, and its oldest leaf is still behind: of a segment one more leaf
+/// is, and updates of others go past the log.
+fn passing() -> Script {
+    let load = ((0..100).map(|n| n * 10).collect(), 1.0);
+    let before = (0..66).map(|n| Op::Update(10, value(n))).collect();
+    let ops = vec![
+        Op::Update(400, value(201)),
+        Op::Update(400, value(202)),
+        Op::Update(800, value(203)),
+        Op::Update(800, value(204)),
+        Op::Delete(810),
+        Op::Update(800, value(205)),
+    ];
+    logged(Script { name: "past the log", load, before, ops, ..one_leaf() }, 6)
+}
+
+#[test]
+fn past_the_log() {
+    assert!(at_least(everywhere(&passing(), 3).points, 50));
+    let ignored = with_mutant(passing(), Mutant::LogBehindIgnored);
+    assert!(caught(&ignored).is_some(), "the record of a write before is newer than its leaf");
 }
 
 #[test]
