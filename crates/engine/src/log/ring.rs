@@ -228,9 +228,9 @@ impl Ring {
         Some(self.appended)
     }
 
-    /// Whether it is worth a record to write to a leaf that is not behind: it has to be written back
-    /// for that. A burst has half of the ring. Writes that last longer leave so few leaves behind
-    /// that each gets many records.
+    /// Whether the ring takes the record of a write to a leaf that is not behind, and that has to
+    /// be written back for it. A burst has half of the ring. Writes that last longer leave so few
+    /// leaves behind that each gets many records.
     pub fn takes_leaves(&self) -> bool {
         let ahead = (1..=SEGMENTS / 2).map(|i| (self.current + i) % SEGMENTS);
         let records = self.layout.segment / self.layout.record as u64;
