@@ -232,10 +232,9 @@ impl Ring {
     /// be written back for it. A burst has half of the ring. Writes that last longer leave so few
     /// leaves behind that each gets many records.
     pub fn takes_leaves(&self) -> bool {
-        let ahead = (1..=SEGMENTS / 2).map(|i| (self.current + i) % SEGMENTS);
         let records = self.layout.segment / self.layout.record as u64;
-        self.newly_behind < records.div_ceil(RECORDS_PER_LEAF)
-            || ahead.into_iter().all(|segment| self.segments[segment].leaves.is_empty())
+        let is_empty = |i: usize| self.segments[(self.current + i) % SEGMENTS].leaves.is_empty();
+        self.newly_behind < records.div_ceil(RECORDS_PER_LEAF) || (1..=SEGMENTS / 2).all(is_empty)
     }
 
     /// The last record names a leaf that was not behind.
