@@ -19,14 +19,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmtree_fabric::sync::locked;
-use dmtree_fabric::{Error, OpKind, OpOutcome, Result};
+use dmtree_fabric::{Error, ErrorKind, OpKind, OpOutcome, Result};
 use dmtree_parts::Work;
 use dmtree_parts::cache::CachedNode;
 
 use crate::leaf::Images;
 use crate::lock::LeafLocks;
 use crate::maintenance::admission::CANDIDATE;
-use crate::maintenance::maintain;
+use crate::maintenance::{Collection, Sweep, maintain};
 use crate::router::{Router, route_of};
 use crate::{Client, DmNode, Mark, Route, is_away, reached};
 
@@ -35,6 +35,9 @@ use crate::{Client, DmNode, Mark, Route, is_away, reached};
 const MOST_USES: [u64; 5] = [0, CANDIDATE - 1, 4 * CANDIDATE - 1, 16 * CANDIDATE - 1, u64::MAX];
 /// After a cursor that has taken nothing, so many calls of maintenance begin no other one.
 const REST_CALLS: u32 = 64;
+/// After this part of the timeout in vain [`Shrink::finish`] collects garbage. Cells of a grant
+/// whose answer has come too late are lost until then.
+const COLLECTED_AFTER: u64 = 8;
 /// Pause of [`Shrink::finish`] between two rounds, ns.
 const PAUSE_NS: u64 = 50_000;
 
@@ -188,7 +191,13 @@ impl Shrink<'_> {
     /// continue.
     async fn take_some(self, at: &Cursor) -> Result<(u64, Option<Vec<u8>>)> {
         let c = self.0;
-        let node = Router(c).descend(&at.from, 1).await?;
+        // The last pass misses no leaf: neither one that a cached node does not name yet, nor one
+        // whose record another client is still to add.
+        let is_last = at.pass + 1 == MOST_USES.len();
+        let node = match is_last {
+            true => Sweep(c).present_node(&at.from).await?,
+            false => Router(c).descend(&at.from, 1).await?,
+        };
         let mut taken = 0;
         for i in 0..node.len() {
             if self.excess() == 0 {
@@ -196,6 +205,10 @@ impl Shrink<'_> {
             }
             if node.uses(i) <= MOST_USES[at.pass] && self.take(&node, i).await? {
                 taken += 1;
+            } else if is_last {
+                let high =
+                    if i + 1 == node.len() { node.hi() } else { Some(node.keys().get(i + 1)) };
+                reached(Sweep(c).right(node.record(i).child, high).await)?;
             }
         }
         Ok((taken, node.hi().map(<[u8]>::to_vec)))
@@ -246,15 +259,22 @@ impl Shrink<'_> {
     pub(crate) async fn finish(self) -> Result<()> {
         let Client { ep, node, .. } = self.0;
         let timeout_ns = node.o.timeout_ms.saturating_mul(1_000_000);
-        let (mut least, mut until) = (u64::MAX, ep.now());
+        let (mut least, mut since, mut is_collected) = (u64::MAX, ep.now(), false);
         while node.budget.is_due() {
             node.budget.wake();
             while maintain(self.0).await? == Work::Some {}
             reached(node.pool.reclaimer().reclaim(ep).await)?;
             let bytes = node.pool.images().bytes(node.root.index);
+            let vain_ns = ep.now().saturating_sub(since);
             if bytes < least {
-                (least, until) = (bytes, ep.now().saturating_add(timeout_ns));
-            } else if ep.now() > until {
+                (least, since) = (bytes, ep.now());
+            } else if vain_ns > timeout_ns / COLLECTED_AFTER && !is_collected {
+                is_collected = true;
+                match Box::pin(Collection(self.0).run()).await {
+                    Err(e) if !is_away(&e) && e.kind() != ErrorKind::TimedOut => return Err(e),
+                    _ => {}
+                }
+            } else if vain_ns > timeout_ns {
                 return Err(Error::timed_out(format!(
                     "{bytes} bytes of images stay on {}, more than its budget has room for",
                     ep.node()

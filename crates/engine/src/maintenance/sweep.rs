@@ -25,8 +25,11 @@
 //! sweeping node dies, its death begins another sweep, which covers its leaves under their new
 //! owners.
 
+use std::sync::Arc;
+
 use dmtree_fabric::trace::{Event, report};
 use dmtree_fabric::{GlobalAddr, NodeId, Result, Role};
+use dmtree_parts::cache::CachedNode;
 
 use crate::inner::Records;
 use crate::leaf::{Blocks, NodeHeader};
@@ -78,15 +81,7 @@ impl Sweep<'_> {
         for level in (1..=top).rev() {
             self.inner(from, level).await?;
         }
-        let node = Router(c).descend(from, 1).await?;
-        // The cached node may be stale; the sweep needs its present leaves.
-        let node = match Router(c).read_inner(node.addr, Some(node.generation), Some(1)).await? {
-            InnerRead::Whole(copy) => copy.node,
-            _ => {
-                c.node.cache.invalidate(1, &node);
-                Router(c).descend(from, 1).await?
-            }
-        };
+        let node = self.present_node(from).await?;
         for (i, r) in node.records().enumerate() {
             c.ep.renew_deadline();
             let route = route_of(&r);
@@ -105,6 +100,19 @@ impl Sweep<'_> {
             }
         }
         Ok(node.hi().map(<[u8]>::to_vec))
+    }
+
+    /// The bottom node that covers a key, with its present leaves. A cached one may be stale.
+    pub(crate) async fn present_node(self, key: &[u8]) -> Result<Arc<CachedNode>> {
+        let c = self.0;
+        let node = Router(c).descend(key, 1).await?;
+        match Router(c).read_inner(node.addr, Some(node.generation), Some(1)).await? {
+            InnerRead::Whole(copy) => Ok(copy.node),
+            _ => {
+                c.node.cache.invalidate(1, &node);
+                Router(c).descend(key, 1).await
+            }
+        }
     }
 
     async fn sweeps_leaf(self, route: &Route) -> bool {
@@ -193,7 +201,7 @@ impl Sweep<'_> {
 
     /// The right sibling of a leaf has a record: otherwise the parent level continues at another
     /// key than the leaf's end.
-    async fn right(self, leaf: GlobalAddr, high: Option<&[u8]>) -> Result<()> {
+    pub(crate) async fn right(self, leaf: GlobalAddr, high: Option<&[u8]>) -> Result<()> {
         let h = NodeHeader::read(self.0, leaf).await?;
         if !h.whole || !h.forward.is_null() || h.next.is_null() {
             return Ok(());
