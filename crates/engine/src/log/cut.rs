@@ -4,8 +4,8 @@
 //! Under the lock of the leaf: READ the image; `[WRITE leaf, WRITE count word]`, one chain, with
 //! the write count of the table. The count stands behind the leaf (G1): a crash between the two
 //! leaves records that count over a leaf that has them already. Only slots that records name
-//! differ, so a leaf that the crash tears is whole again when the records are laid over it. Behind
-//! both the table says that the leaf is not behind any more.
+//! differ, so a leaf that the crash tears is whole again when the records are laid over it. After
+//! both, the table says that the leaf is not behind any more.
 //!
 //! Three clients write back:
 //!

@@ -1,4 +1,4 @@
-//! The log at the end of what a leaf can count.
+//! The log at the end of what a leaf can count, and what a node keeps of the rings.
 
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::sync::locked;

@@ -35,8 +35,8 @@ use crate::{Client, DmNode, Mark, Route, is_away, reached};
 const MOST_USES: [u64; 5] = [0, CANDIDATE - 1, 4 * CANDIDATE - 1, 16 * CANDIDATE - 1, u64::MAX];
 /// After a cursor that has taken nothing, so many calls of maintenance begin no other one.
 const REST_CALLS: u32 = 64;
-/// After this part of the timeout in vain [`Shrink::finish`] collects garbage. Cells of a grant
-/// whose answer has come too late are lost until then.
+/// After this part of the timeout in vain [`Shrink::finish`] collects garbage. Where the answer of
+/// a grant has come too late, its cells are lost until then.
 const COLLECTED_AFTER: u64 = 8;
 /// Pause of [`Shrink::finish`] between two rounds, ns.
 const PAUSE_NS: u64 = 50_000;
@@ -192,7 +192,7 @@ impl Shrink<'_> {
     async fn take_some(self, at: &Cursor) -> Result<(u64, Option<Vec<u8>>)> {
         let c = self.0;
         // The last pass misses no leaf: neither one that a cached node does not name yet, nor one
-        // whose record another client is still to add.
+        // without a record, which another client is still to add.
         let is_last = at.pass + 1 == MOST_USES.len();
         let node = match is_last {
             true => Sweep(c).present_node(&at.from).await?,

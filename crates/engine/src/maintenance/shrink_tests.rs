@@ -148,8 +148,8 @@ fn lost_cells_come_back_with_their_images() {
     }
 }
 
-/// A call for a smaller budget finds lost cells by itself, as those of a grant whose answer came
-/// too late on a busy machine.
+/// A call for a smaller budget finds lost cells by itself. On a busy machine the answer of a grant
+/// may come too late, and its cells are lost.
 #[test]
 fn a_smaller_budget_finds_lost_cells() {
     let (_cluster, mut trees, _lost) = all_cells();
