@@ -211,4 +211,6 @@ dmtree_parts::mutants! {
     LogCountKept,
     /// A write goes past the log to a leaf that has records.
     LogBehindIgnored,
+    /// A slot of an image does not say that it is logged.
+    LogUnmarked,
 }

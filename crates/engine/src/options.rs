@@ -112,6 +112,9 @@ pub struct Options {
     pub log_kib: u32,
     /// Groups of a compute node's clients with a ring of the log each, 1 to 64.
     pub log_groups: u32,
+    /// Share of the leaves whose updates go past a log that has room, 0 to 1. Without a value each
+    /// compute node follows the loads of owners and memory nodes.
+    pub log_past: Option<f64>,
     /// What a laboratory switches.
     pub techniques: Techniques,
     /// Longest wait of one operation for others, ms.
@@ -128,7 +131,8 @@ impl Default for Options {
             fanout: 32,
             images: 0.0,
             log_kib: 0,
-            log_groups: 8,
+            log_groups: 4,
+            log_past: None,
             techniques: Techniques::default(),
             timeout_ms: 10_000,
         }
@@ -259,7 +263,15 @@ impl Options {
                 self.geometry().entry()
             )));
         }
-        Ok(())
+        match self.log_past {
+            Some(past) if !(0.0..=1.0).contains(&past) => {
+                Err(Error::invalid(format!("log_past is {past}; it must be 0 to 1")))
+            }
+            Some(past) if kib == 0 => {
+                Err(Error::invalid(format!("log_past is {past}; an index without a log has none")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Bytes of a cell with an image of a new leaf; `None` when such a leaf is too large.
@@ -357,6 +369,7 @@ impl Options {
             // The smallest, which is full after some writes, and a larger one.
             o.log_kib = (Layout::of(&o).least_bytes() as u32 * o.log_groups).div_ceil(1024)
                 * of(&[1, 4, 16]);
+            o.log_past = [None, Some(0.5), Some(1.0)][of(&[0, 1, 2]) as usize];
         }
         let mut coin = || of(&[0, 1]) == 1;
         if switches && coin() {
@@ -452,6 +465,15 @@ mod tests {
             (f64::NAN, "images is NaN; it must be 0 to 1"),
         ] {
             let bad = Options { images, ..Options::default() };
+            assert_eq!(bad.check().expect_err(words).to_string(), words);
+        }
+        let logged = Options { images: 0.5, log_kib: 1024, ..Options::default() };
+        for (past, log_kib, words) in [
+            (1.5, 1024, "log_past is 1.5; it must be 0 to 1"),
+            (f64::NAN, 1024, "log_past is NaN; it must be 0 to 1"),
+            (0.5, 0, "log_past is 0.5; an index without a log has none"),
+        ] {
+            let bad = Options { log_past: Some(past), log_kib, ..logged.clone() };
             assert_eq!(bad.check().expect_err(words).to_string(), words);
         }
         let bad = Options { images: 0.5, ..none.clone() };

@@ -73,6 +73,7 @@ fn mutants(o: &Options) -> Vec<peer::Mutant> {
         ("LogCutEarly", soon(NodeFaultSet::Crash, 400, "structure")),
         ("LogCountKept", soon(NodeFaultSet::Crash, 200, "structure")),
         ("LogBehindIgnored", soon(NodeFaultSet::All, 600, "structure")),
+        ("LogUnmarked", soon(NodeFaultSet::All, 200, "structure")),
     ];
     let own = match (o.techniques.tables, o.neighbourhood, o.techniques.models) {
         _ if o.log_kib > 0 => Some("Log"),

@@ -13,6 +13,7 @@
 //!   every entry's block is whole.
 //! - *D*, *M*: the published directory and its pages are whole, and the window of each key has its
 //!   leaf (`learned/`).
+//! - *G5*, *G6*: a leaf with a log that its records change says so in its table, and in the slots.
 //! - No lock is held, no node or block is reached twice, and no two leaves share a table.
 //!
 //! An unbuilt table is counted and not an error: its owner is new, and the next writer builds it.
@@ -37,7 +38,7 @@ use crate::format::{
     unchecked_header, with_bound,
 };
 use crate::hop::replica;
-use crate::leaf::{Blocks, Images, LeafCopy, Leaves, NodeHeader, block_of};
+use crate::leaf::{Blocks, Images, LeafCopy, Leaves, NodeHeader, block_of, image_at};
 use crate::learned::{LeafEntry, Published};
 use crate::lock::{Confirmed, TableLocks, WordLocks};
 use crate::log::{Replay, Scan, Since};
@@ -79,6 +80,8 @@ pub(crate) struct Walk<'c> {
     models: Option<Published<'c>>,
     /// What the rings of the log have, by memory node.
     records: BTreeMap<NodeId, Arc<Scan>>,
+    /// Slots of the present leaf that records change.
+    behind: Vec<usize>,
 }
 
 impl<'c> Walk<'c> {
@@ -91,7 +94,8 @@ impl<'c> Walk<'c> {
         };
         let shape = Shape { levels: u32::from(top.level), ..Shape::default() };
         let (seen, blocks) = (BTreeSet::new(), BTreeSet::new());
-        let mut walk = Self { c, shape, seen, blocks, models: None, records: BTreeMap::new() };
+        let (models, records, behind) = (None, BTreeMap::new(), Vec::new());
+        let mut walk = Self { c, shape, seen, blocks, models, records, behind };
         let header = NodeHeader::of_inner(&c.node.g, top.node.generation, top.level);
         let mut named = vec![Named { low: Vec::new(), child: header.child(root) }];
         for level in (1..=top.level).rev() {
@@ -195,9 +199,12 @@ impl<'c> Walk<'c> {
             }
             let mut leaf = Leaves(c).read(addr, n.child.slots).await?;
             let route = NodeHeader::of(g, addr, &leaf.bytes).route(addr);
+            self.behind.clear();
             if c.node.log.is_some() && route.is_imaged() {
                 let records = self.records(addr).await?;
-                leaf = Replay(c).overlaid(&route, &records).await?;
+                let raw = std::mem::replace(&mut leaf, Replay(c).overlaid(&route, &records).await?);
+                let differs = |i: &usize| raw.entry(g, *i) != leaf.entry(g, *i);
+                self.behind = (0..leaf.capacity).filter(differs).collect();
             }
             let h = leaf.header(c);
             let right = h.ver.generation == n.child.generation
@@ -297,12 +304,30 @@ impl<'c> Walk<'c> {
         }
         let Some(cell) = c.cell(table).await? else { return Ok(()) };
         match Images(c).whole_in(cell, &route).await? {
-            Some(image) if is_image(&c.node.g, &image, leaf) => Ok(()),
+            Some(image) if is_image(&c.node.g, &image, leaf) => {
+                self.logged(cell, leaf, &route).await
+            }
             Some(_) => Err(broken("an image that is not its leaf", addr)),
             None => match c.cell(table).await? {
                 Some(_) => Err(broken("a table without its leaf's image", addr)),
                 None => Ok(()),
             },
+        }
+    }
+
+    /// The live slots of a leaf that its records change are logged in its image (G6).
+    async fn logged(&self, cell: GlobalAddr, leaf: &LeafCopy, route: &Route) -> Result<()> {
+        let (c, g) = (self.c, &self.c.node.g);
+        let mut live = leaf.live(c).map(|(i, _)| i).filter(|i| self.behind.contains(i)).peekable();
+        if live.peek().is_none() {
+            return Ok(());
+        }
+        let len = g.leaf_image(route.capacity) as u32;
+        let image = c.ep.read(image_at(cell, route.capacity), len).await?;
+        let is_logged = |i| image.extract(|b| slot::is_logged(&b[g.slot_at(i)..]));
+        match live.all(is_logged) {
+            true => Ok(()),
+            false => Err(broken("a slot with a record that is not logged", leaf.addr)),
         }
     }
 
@@ -324,7 +349,10 @@ impl<'c> Walk<'c> {
             true => self.table(addr, &h, leaf.capacity, range.1).await?,
             false => None,
         };
-        if table.is_some() {
+        if let Some(table) = &table {
+            if !table.behind && !self.behind.is_empty() {
+                return Err(broken("a leaf with records whose table does not say so", addr));
+            }
             self.image(leaf, &h).await?;
         }
         self.shape.unbuilt_tables += u64::from(c.node.has_tables() && table.is_none());

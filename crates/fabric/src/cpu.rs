@@ -53,26 +53,26 @@ pub struct Records<'a> {
     pub from: usize,
 }
 
-/// Which records have this low half in their first word, and their checksum in the high half: bit
-/// `i` is that of the record at place `i`. The CRC-32C of number `n` covers the word `first`, a
-/// word with `n + 1` and the low half, and the covered bytes.
+/// Which records have this low half in their first word, but for the bits of `ignored`, and their
+/// checksum in the high half: bit `i` is that of the record at place `i`. The CRC-32C of number `n`
+/// covers the word `first`, a word with `n + 1` and the low half, and the covered bytes.
 #[inline]
-pub fn crc32c_matches(first: u64, low: u32, records: Records<'_>) -> u32 {
+pub fn crc32c_matches(first: u64, (low, ignored): (u32, u32), records: Records<'_>) -> u32 {
     let Records { bytes, len, covered, .. } = records;
     assert!(8 + covered <= len && bytes.len() <= 32 * len, "records that cover their bytes");
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if std::arch::is_x86_feature_detected!("sse4.2") {
         // SAFETY: the processor has the instructions.
-        return unsafe { x86::crc32c_matches(first, low, records) };
+        return unsafe { x86::crc32c_matches(first, (low, ignored), records) };
     }
     let sum = |second, covered: &[u8]| portable_crc32c([first, second], covered);
-    matches((low, records.from), covered, bytes.chunks_exact(len), sum)
+    matches((low, ignored, records.from), covered, bytes.chunks_exact(len), sum)
 }
 
 /// `sum`: the checksum of the second word and the covered bytes.
 #[inline(always)]
 fn matches<'a>(
-    (low, from): (u32, usize),
+    (low, ignored, from): (u32, u32, usize),
     covered: usize,
     records: impl Iterator<Item = &'a [u8]>,
     sum: impl Fn(u64, &[u8]) -> u32,
@@ -82,6 +82,7 @@ fn matches<'a>(
         second += 1;
         let sum = sum(second, &record[8..8 + covered]);
         let word = u64::from_le_bytes(*record.first_chunk().expect("a record has a first word"));
+        let word = word & !u64::from(ignored);
         found |= u32::from(word == u64::from(sum) << 32 | u64::from(low)) << i;
     }
     found
@@ -355,16 +356,20 @@ mod x86 {
     // known, nothing of them is checked twice, and no loop goes over their words.
 
     #[target_feature(enable = "sse4.2")]
-    pub(super) fn crc32c_matches(first: u64, low: u32, records: super::Records<'_>) -> u32 {
+    pub(super) fn crc32c_matches(
+        first: u64,
+        (low, ignored): (u32, u32),
+        records: super::Records<'_>,
+    ) -> u32 {
         let begun = _mm_crc32_u64(u64::from(u32::MAX), first);
         let super::Records { bytes, len, covered, from } = records;
         if (len, covered) == (40, 32) {
             let entries = bytes.as_chunks::<40>().0.iter().map(<[u8; 40]>::as_slice);
             let sum = |second, covered: &[u8]| usual::<4>(begun, second, covered);
-            return super::matches((low, from), 32, entries, sum);
+            return super::matches((low, ignored, from), 32, entries, sum);
         }
         let sum = |second, covered: &[u8]| behind(begun, second, covered);
-        super::matches((low, from), covered, bytes.chunks_exact(len), sum)
+        super::matches((low, ignored, from), covered, bytes.chunks_exact(len), sum)
     }
 
     #[target_feature(enable = "sse4.2")]
@@ -475,26 +480,28 @@ mod tests {
             prop_assert_eq!(crc32c_behind(head, &bytes, &prefix), None);
         }
 
-        /// Every record but number `torn` has its checksum.
+        /// Every record but number `torn` has its checksum. Ignored bits may be set.
         #[test]
-        fn a_record_matches_with_its_checksum(first: u64, low: u32, from in 0usize..9, covered in 0usize..50, torn in 0usize..12, bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn a_record_matches_with_its_checksum(first: u64, low: u32, ignored: u32, from in 0usize..9, covered in 0usize..50, torn in 0usize..12, bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             let (len, mut bytes) = (covered + 8 + covered % 3, bytes);
+            let (low, ignored) = (low & !ignored | 2, ignored & !2);
             bytes.truncate(32 * len);
             let mut wanted = 0;
             for (i, record) in bytes.chunks_exact_mut(len).enumerate() {
                 let second = (from + i + 1) as u64 | u64::from(low) << 32;
                 let sum = portable_crc32c([first, second], &record[8..8 + covered]);
                 let sum = sum ^ u32::from(i == torn);
-                record[..8].copy_from_slice(&(u64::from(sum) << 32 | u64::from(low)).to_le_bytes());
+                let extra = if i % 2 == 0 { ignored } else { 0 };
+                record[..8].copy_from_slice(&(u64::from(sum) << 32 | u64::from(low | extra)).to_le_bytes());
                 wanted |= u32::from(i != torn) << i;
             }
             let records = Records { bytes: &bytes, len, covered, from };
-            prop_assert_eq!(crc32c_matches(first, low, records), wanted);
+            prop_assert_eq!(crc32c_matches(first, (low, ignored), records), wanted);
             prop_assert_eq!(
-                matches((low, from), covered, bytes.chunks_exact(len), |second, bytes| portable_crc32c([first, second], bytes)),
+                matches((low, ignored, from), covered, bytes.chunks_exact(len), |second, bytes| portable_crc32c([first, second], bytes)),
                 wanted
             );
-            prop_assert_eq!(crc32c_matches(first, low ^ 2, records), 0);
+            prop_assert_eq!(crc32c_matches(first, (low ^ 2, ignored), records), 0);
         }
 
         /// Records of all states: sealed, each is whole, until one bit of it changes that counts.

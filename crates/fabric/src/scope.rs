@@ -174,6 +174,8 @@ listed! {
         MergeEntry,
         /// An iterator over tables: decoding and merging; charged per entry passed.
         IterEntry,
+        /// Appending a record to a log of writes; charged per record.
+        LogRecord,
     }
 }
 

@@ -4,7 +4,8 @@
 //! of this program. The profile says how many a thread executes in a nanosecond
 //! (`cpu.instructions_per_ns`). That is charged when an operation begins, and the steps that the
 //! index names are free. Lines that threads pass to each other are waited for and not executed:
-//! they keep their price, as verbs, completions and data services do.
+//! they keep their price, as verbs, completions and data services do. A record of a log has a price of
+//! its own, because updates may go past the log: what an update executes with a log and not without.
 
 use dmtree_workload::{Op, OpKind};
 
@@ -14,8 +15,9 @@ use crate::simulated::Profile;
 const TABLE: &str = include_str!("../../../docs/instructions.md");
 
 /// The systems that are counted, and what follows the name of an operation in their rows.
-const COUNTED: [(&str, &str); 3] =
-    [("dmtree", ""), ("dmtree-images", " (images)"), ("dmtree-log", " (log)")];
+const COUNTED: [(&str, &str); 3] = [("dmtree", ""), ("dmtree-images", IMAGES), ("dmtree-log", LOG)];
+const IMAGES: &str = " (images)";
+const LOG: &str = " (log)";
 
 /// Pairs of a scan that is counted.
 const SCAN_PAIRS: u64 = 50;
@@ -52,13 +54,14 @@ impl Instructions {
                 "the instructions of {system} are not counted, only those of {names}: give --cpu charged or measured, or --systems {names}"
             )));
         };
+        let record = if kind == LOG { record()? } else { 0 };
         let counted = |name: &str, column| counted(&format!("{name}{kind}"), column);
         Ok(Self {
             get: counted("get", Column::Large)?,
             absent: counted("absent", Column::Large)?,
-            insert: counted("insert", Column::Splitting)?,
-            update: counted("update", Column::Large)?,
-            delete: counted("delete", Column::Large)?,
+            insert: counted("insert", Column::Splitting)?.saturating_sub(record),
+            update: counted("update", Column::Large)?.saturating_sub(record),
+            delete: counted("delete", Column::Large)?.saturating_sub(record),
             scan: counted("scan", Column::Large)?,
         })
     }
@@ -78,6 +81,12 @@ impl Instructions {
     }
 }
 
+/// Instructions of a record of a log.
+fn record() -> Result<u64> {
+    let update = |kind| counted(&format!("update{kind}"), Column::Large);
+    Ok(update(LOG)?.saturating_sub(update(IMAGES)?))
+}
+
 /// A cell of the table.
 fn counted(row: &str, column: Column) -> Result<u64> {
     let cells = |line: &str| -> Vec<String> {
@@ -91,10 +100,10 @@ fn counted(row: &str, column: Column) -> Result<u64> {
 }
 
 /// A profile in which a unit of an operation's fixed cost is an instruction, and the steps of an
-/// index cost nothing more.
+/// index cost nothing more, but for records of a log.
 ///
 /// # Errors
-/// None: the values are in their ranges.
+/// None: the values are in their ranges, and the table has its rows.
 pub fn counting(mut profile: Profile) -> Result<Profile> {
     let free = [
         "cache_lookup_ns",
@@ -110,6 +119,7 @@ pub fn counting(mut profile: Profile) -> Result<Profile> {
     }
     let instruction_ns = 1.0 / profile.cpu.instructions_per_ns;
     profile.set("cpu.operation_ns", &instruction_ns.to_string())?;
+    profile.set("cpu.log_record_ns", &(record()? as f64 * instruction_ns).to_string())?;
     Ok(profile)
 }
 
@@ -130,6 +140,8 @@ mod tests {
             assert!(counts.executes(&many) > 90 * counts.executes(&one));
             assert!(counts.get < counts.update && counts.update < counts.insert, "{counts:?}");
         }
+        let update = |system| Instructions::of(system).unwrap().update;
+        assert_eq!(update("dmtree-log"), update("dmtree-images"), "past the log");
     }
 
     #[test]
@@ -145,6 +157,7 @@ mod tests {
         let p = counting(profile.clone()).unwrap();
         assert_eq!((p.cpu.operation_ns, p.cpu.cache_lookup_ns), (0.25, 0.0));
         assert_eq!((p.cpu.post_ns, p.cpu.polled_line_ns), (100.0, 100.0));
+        assert_eq!(p.cpu.log_record_ns, record().unwrap() as f64 / 4.0);
         assert_eq!(p.host, profile.host, "data services keep their prices");
     }
 }

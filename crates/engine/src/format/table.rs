@@ -102,6 +102,11 @@ impl Table {
         self.set(slot, fp);
     }
 
+    /// Whether a slot has told what is known of it: [`Self::be_part`].
+    pub fn is_part(&self) -> bool {
+        self.is_part
+    }
+
     /// The fingerprints.
     #[inline]
     pub fn fps(&self) -> &[u8] {
@@ -152,6 +157,16 @@ impl Table {
         out[FPS_AT - BODY_AT..fps_end].copy_from_slice(self.fps());
         let sum = sum(id, &out[..fps_end], self.writes);
         put_u64(out, fps_end, u64::from(sum) | u64::from(self.writes) << 32);
+    }
+
+    /// One write count on, and nothing else has changed: the last word of the body, and where it is
+    /// there.
+    pub fn counted(&mut self, id: TableId) -> (usize, u64) {
+        let mut body = [0; MAX_BODY];
+        let body = &mut body[..Self::body_len(self.capacity)];
+        self.body(id, body);
+        let at = body.len() - 8;
+        (at, u64_at(body, at))
     }
 
     /// Reads a table of `capacity` slots from its body.
@@ -218,6 +233,10 @@ mod tests {
             assert_eq!(Table::view(id, capacity, &all), View::Unbuilt);
             t.body(id, &mut all);
             assert_eq!(Table::view(id, capacity, &all), View::Whole(t.clone()));
+            let (at, word) = t.counted(id);
+            put_u64(&mut all, at, word);
+            assert_eq!(Table::view(id, capacity, &all), View::Whole(t.clone()));
+            assert_eq!(t.writes, 2);
             assert_eq!(Table::view(TableId::from_bits(78), capacity, &all), View::Torn);
             all[30] ^= 1;
             assert_eq!(Table::view(id, capacity, &all), View::Torn);

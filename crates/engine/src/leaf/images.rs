@@ -2,7 +2,7 @@
 //!
 //! An image lies behind the table in the same cell, and is the leaf byte for byte, header and
 //! slots, but for the *bound* in its first word: behind it no slot is in use, so a scan READs no
-//! further (I8). Its checksums name the leaf, so bytes of another leaf, or none, are refused as
+//! further (I8). With a log its slots also say whether they are logged (G6). Its checksums name the leaf, so bytes of another leaf, or none, are refused as
 //! torn.
 //!
 //! *Readers* take what they answer from the image (I1), or READ the whole of it, and check the
@@ -27,7 +27,8 @@ use dmtree_fabric::{Backoff, Buf, Error, GlobalAddr, Result, Sampled, Step};
 
 use crate::change::Relocation;
 use crate::format::{
-    BODY_AT, LockTag, Place, bound, check_whole, put_u64, set_bound, table, u64_at, with_bound,
+    BODY_AT, LockTag, Place, bound, check_whole, put_u64, set_bound, slot, table, u64_at,
+    with_bound,
 };
 use crate::leaf::{CellKind, Entries, HELP_AFTER, LeafCopy, Leaves, Probe};
 use crate::lock::{Confirmed, HeldLock, LONG_WAIT, Lockable, Locked, LockedLeaf, TableLocks};
@@ -37,6 +38,17 @@ use crate::{Client, HashedKey, Mark, Mutant, Route, Unlock, is_away, reached};
 
 /// Pause between two looks for the owner of a write that rests, ns.
 const REST_NS: u64 = 20_000;
+
+/// What a write of a slot changes of its leaf's table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TableChange {
+    /// Nothing: it is not written.
+    None,
+    /// The write count.
+    Count,
+    /// Any of its fields.
+    Any,
+}
 
 /// Images of leaves.
 #[derive(Clone, Copy)]
@@ -151,7 +163,8 @@ impl Images<'_> {
         }
     }
 
-    /// One READ of the image in a cell; `None` when it is not whole, or the owner is away.
+    /// One READ of the image in a cell, as the leaf that it is: no slot says that it is logged. `None`
+    /// when it is not whole, or the owner is away.
     pub(crate) async fn whole_in(
         self,
         cell: GlobalAddr,
@@ -174,6 +187,7 @@ impl Images<'_> {
             header.filter(is_of).map(|_| ()).ok_or(())
         });
         let ((), bytes) = whole.ok()?;
+        let bytes = bytes.amended(|b| self.set_logged(b, route.capacity, false));
         Some(LeafCopy::whole(g, route.leaf, route.capacity, bytes))
     }
 
@@ -277,8 +291,18 @@ impl Images<'_> {
             return Ok(());
         }
         // Without a bound: a slot that the lock's holder fills may be any.
-        let image = self.leaf_of(&leaf.bytes, leaf.capacity).await?;
+        let mut image = self.leaf_of(&leaf.bytes, leaf.capacity).await?;
+        // Which ones have records is not known any more (G6).
+        self.set_logged(&mut image, leaf.capacity, true);
         self.show(l, image).await
+    }
+
+    /// All slots of an image say whether they are logged, where there is a log.
+    fn set_logged(self, image: &mut [u8], capacity: usize, is_logged: bool) {
+        let g = &self.0.node.g;
+        if self.0.node.log.is_some() {
+            (0..capacity).for_each(|i| slot::set_logged(&mut image[g.slot_at(i)..], is_logged));
+        }
     }
 
     /// WRITEs the whole image of a locked leaf, as its memory node has it now, awaited. Without an
@@ -288,13 +312,13 @@ impl Images<'_> {
         reached(self.0.ep.write(at, image).await.map(|_| ())).map(|_| ())
     }
 
-    /// Shows a write of a slot, and unlocks behind it, awaited: the write may be acknowledged. A
-    /// slot behind the bound of the image raises it before (I8).
+    /// Shows a write of a slot, and what it changes of the table, and unlocks behind both, awaited:
+    /// the write may be acknowledged. A slot behind the bound of the image raises it before (I8).
     pub(crate) async fn unlock(
         self,
         l: Locked,
         (slot, bytes): (usize, Buf),
-        has_table: bool,
+        changes: TableChange,
     ) -> Result<()> {
         let c = self.0;
         let LockedLeaf { route, at, tag, mut table, fifo_guard, image_word, .. } = *l;
@@ -303,24 +327,36 @@ impl Images<'_> {
         let raised = (is_behind && !c.node.has(Mutant::ImagedBoundKept))
             .then(|| write_word(image_at, with_bound(image_word, slot + 1, route.capacity)));
         let image = write_verb(image_at.plus(c.node.g.slot_at(slot) as u64), bytes);
-        let body = match has_table {
-            true => Some(TableLocks(c).body(&mut table, route.table).await?),
-            false => None,
-        };
-        let body = body.map(|body| write_verb(at.plus(BODY_AT as u64), body));
+        let body_at = at.plus(BODY_AT as u64);
+        let (mut body, mut count) = (None, None);
+        match changes {
+            TableChange::None => {}
+            TableChange::Count => {
+                let (behind, word) = table.counted(route.table);
+                count = Some(write_word(body_at.plus(behind as u64), word));
+            }
+            TableChange::Any => {
+                let bytes = TableLocks(c).body(&mut table, route.table).await?;
+                body = Some(write_verb(body_at, bytes));
+            }
+        }
         c.keep_table(table);
         let free = cas(at, tag.0, 0);
         c.ep.step(Step::Table);
         if c.node.has(Mutant::ImagedAckEarly) {
-            c.ep.detach((raised, image, body, free), None);
+            match count {
+                None => c.ep.detach((raised, image, body, free), None),
+                Some(count) => c.ep.detach((image, count, free), None),
+            }
             c.op.let_go(tag);
             return Ok(());
         }
-        // Three lists: most writes do not carry empty places.
-        let done = match (raised, body) {
-            (None, None) => c.ep.chain((image, free)).await.map(|(_, was)| was),
-            (None, Some(body)) => c.ep.chain((image, body, free)).await.map(|(_, _, was)| was),
-            (raised, body) => c.ep.chain((raised, image, body, free)).await.map(|all| all.3),
+        // Four lists: most writes do not carry empty places.
+        let done = match (raised, body, count) {
+            (None, None, None) => c.ep.chain((image, free)).await.map(|(_, was)| was),
+            (None, None, Some(count)) => c.ep.chain((image, count, free)).await.map(|all| all.2),
+            (None, Some(body), _) => c.ep.chain((image, body, free)).await.map(|all| all.2),
+            (raised, body, _) => c.ep.chain((raised, image, body, free)).await.map(|all| all.3),
         };
         match done {
             Ok(was) if was == tag.0 => {

@@ -24,7 +24,7 @@ mod tombstone;
 pub(crate) use blocks::{Blocks, Unwritten, Validation, replace};
 pub(crate) use entry::{Entries, EntryImages, Looked, Pair, Probe, block_of, block_pair, pair_of};
 pub(crate) use header::{LeafImage, NodeHeader};
-pub(crate) use images::{Images, image_at};
+pub(crate) use images::{Images, TableChange, image_at};
 pub(crate) use memory::{CellKind, LeafMemory, NewLeaf};
 pub(crate) use sorted::SortedKeys;
 pub(crate) use tombstone::Tombstones;

@@ -49,6 +49,7 @@ use dmtree_parts::held::RemoteLock;
 use crate::format::{LockTag, Table};
 use crate::inner::{InnerLocks, LockedInner};
 use crate::leaf::{LeafCopy, Looked};
+use crate::log::Appends;
 use crate::recovery::diagnose_leaf;
 use crate::router::Router;
 use crate::{Client, HashedKey, Route, Unlock, reached};
@@ -112,6 +113,8 @@ pub(crate) enum Wanted<'k> {
 pub(crate) struct NearSlot {
     pub slot: usize,
     pub looked: Looked,
+    /// A record of a log may say what it is.
+    pub is_logged: bool,
 }
 
 /// A locked leaf. Boxed: it moves through a dozen futures.
@@ -179,9 +182,9 @@ impl LeafLocks<'_> {
         {
             let named = slots.filter(|_| route.is_imaged());
             // Where the mirror names several slots, the first one has another key as often as not.
-            // With a log the table has the count of the record.
-            let alone = self.0.node.log.is_none()
-                && replaces(w)
+            // For a record it takes the table, which has the count.
+            let alone = replaces(w)
+                && Appends(self.0).is_past(route.leaf)
                 && named.as_ref().is_some_and(|slots| slots.are_at_most(1));
             let wanted = match named.and_then(|mut slots| slots.next()) {
                 None => Wanted::Table,

@@ -20,6 +20,7 @@
 //! proves what the table would: the leaf lives, because an image is closed before its leaf dies
 //! (I5); and the key is the leaf's (P), because image and leaf are equal (I3). So the entry can be
 //! replaced, and the table stays as it is. Where the slot has another key the table is READ, too.
+//! With a log that holds for a slot that is not logged (G6); for other ones the table is READ.
 //!
 //! *Confirmation.* `[CAS lock 0->0, READ table]`: the CAS proves that the lock was free at that
 //! instant, and the READ executes behind it. By F the table is then exact at the CAS, or at a later
@@ -32,7 +33,7 @@ use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, Result, Role, Sampled, Stage
 use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_pool::TableId;
 
-use crate::format::{BODY_AT, LockTag, Place, Table, View};
+use crate::format::{BODY_AT, LockTag, Place, Table, View, slot};
 use crate::leaf::{Entries, image_at};
 use crate::lock::tag::closed;
 use crate::lock::{
@@ -227,7 +228,11 @@ impl TableLocks<'_> {
             Wanted::TableAndSlot(slot, _) => BehindLock::of(at, len, Some(self.slot(route, slot))),
             Wanted::Slot(slot, _) => BehindLock::slot(at, &self.slot(route, slot)),
         };
+        // One in eight tries is a sample of the owner's load.
+        let log = self.0.node.log.as_ref().filter(|_| tag.0.is_multiple_of(8));
+        let began = log.map_or(0, |_| self.0.ep.now());
         let tried = Contenders(self.0).try_for(route, lock, (at, reads), fifo_guard).await;
+        log.iter().for_each(|log| log.balance.tried(self.0.ep.now() - began));
         let TriedFor { was, mut body, beside, said } = tried?;
         if was != 0 && !(doubt && was == tag.0) {
             Mark::LockHeld.hit();
@@ -248,8 +253,10 @@ impl TableLocks<'_> {
             if self.0.node.has(Mutant::ImagedSlotTrusted) {
                 near.iter_mut().for_each(|near| near.looked.trust());
             }
+            self.0.node.log.iter().zip(&near).for_each(|(log, n)| log.balance.looked(n.is_logged));
+            let unmarked = |near: &&NearSlot| !near.is_logged;
             let there = |near: &NearSlot| near.looked.key_is_there(route.generation);
-            if let Some(ver) = near.as_ref().and_then(there) {
+            if let Some(ver) = near.as_ref().filter(unmarked).and_then(there) {
                 let mut table = self.0.spare_table();
                 table.be_part(route, ver, (slot, key.1.fingerprint()));
                 return Ok(Tried::Got(table, near, 0));
@@ -299,15 +306,18 @@ impl TableLocks<'_> {
     fn near(
         self,
         route: &Route,
-        (slot, key): (usize, HashedKey<'_>),
+        (number, key): (usize, HashedKey<'_>),
         read: &Sampled,
         at: usize,
     ) -> NearSlot {
-        let (c, place) = (self.0, Place { leaf: route.leaf, slot });
+        let (c, place) = (self.0, Place { leaf: route.leaf, slot: number });
         let (mut found, len) = (c.found.take(), c.node.g.entry());
-        let looked = read.extract(|b| Entries(c).look(place, &b[at..][..len], key, &mut found));
+        let (looked, is_logged) = read.extract(|b| {
+            let bytes = &b[at..][..len];
+            (Entries(c).look(place, bytes, key, &mut found), slot::is_logged(bytes))
+        });
         c.found.set(found);
-        NearSlot { slot, looked }
+        NearSlot { slot: number, looked, is_logged }
     }
 
     /// Unlocks a leaf with an unchanged table.

@@ -10,7 +10,9 @@
 //!
 //! An update of a leaf that no record says anything of ([`Table::behind`](crate::format::Table))
 //! goes to the leaf as without a log when the ring takes no more leaves. So writes that go on for
-//! long, and come to each leaf rarely, cost no more than without a log.
+//! long, and come to each leaf rarely, cost no more than without a log. The same holds for updates
+//! of some leaves while owners are loaded more than memory nodes (`balance.rs`); for these a slot of
+//! the image is enough that no record says anything of (G6).
 //!
 //! A full ring does not block: the write goes *through*. The client writes the leaf back, and then
 //! WRITEs the slot there (`cut.rs`).
@@ -24,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dmtree_fabric::sync::locked;
-use dmtree_fabric::{Buf, Error, ErrorKind, GlobalAddr, NodeId, Result, Step};
+use dmtree_fabric::{Buf, Error, ErrorKind, GlobalAddr, Nanos, NodeId, Result, Stage, Step};
 use dmtree_pool::ArenaKey;
 
 use super::record::{HEAD_BYTES, RingHead};
@@ -49,13 +51,13 @@ pub(crate) struct Appends<'c>(pub &'c Client);
 
 impl Appends<'_> {
     /// Makes an entry durable that fills a slot of a locked leaf, or replaces one there. Returns
-    /// its buffer.
+    /// its buffer, as the image is to have it (G6).
     pub(crate) async fn entry(
         self,
         l: &Locked,
         place: Place,
         (key, _, value): KeyValue<'_>,
-        (replaces, (block, _, entry)): (Option<u32>, EntryImages),
+        (replaces, (block, _, mut entry)): (Option<u32>, EntryImages),
     ) -> Result<Buf> {
         let c = self.0;
         debug_assert!(c.op.holds(l.tag), "a record of {} is written without its lock", place.leaf);
@@ -67,7 +69,9 @@ impl Appends<'_> {
             c.ep.step(Step::Entry);
             c.ep.write(block.addr(), buf).await?;
         }
-        self.slot(l, (place, &entry), replaces).await?;
+        if self.slot(l, (place, &entry), replaces).await? && !c.node.has(Mutant::LogUnmarked) {
+            slot::set_logged(&mut entry, true);
+        }
         Ok(entry)
     }
 
@@ -75,34 +79,45 @@ impl Appends<'_> {
     pub(crate) async fn free(self, l: &Locked, place: Place, word0: u64) -> Result<()> {
         let mut entry = vec![0; self.0.node.g.entry()];
         put_u64(&mut entry, 0, word0);
-        self.slot(l, (place, &entry), None).await
+        self.slot(l, (place, &entry), None).await.map(|_| ())
     }
 
-    /// Makes the new bytes of a slot durable.
+    /// Makes the new bytes of a slot durable. False: in the leaf, and no record counts.
     async fn slot(
         self,
         l: &Locked,
         (place, bytes): (Place, &[u8]),
         replaces: Option<u32>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         if self.append(l, place, bytes).await? {
-            return Ok(());
+            return Ok(true);
         }
         Mark::LogFull.hit();
         // Of a free slot word0 counts alone.
         let is_free =
             slot::unchecked(&self.0.node.g, bytes).is_some_and(|s| s.state == SlotState::Free);
         let len = if is_free { 8 } else { bytes.len() };
-        Box::pin(Cut(self.0).through(l, (place, &bytes[..len]), replaces)).await
+        Box::pin(Cut(self.0).through(l, (place, &bytes[..len]), replaces)).await.map(|()| false)
+    }
+
+    /// Whether updates of a leaf are to go past the log, if there is one.
+    pub(crate) fn is_past(self, leaf: GlobalAddr) -> bool {
+        self.0.node.log.as_ref().is_none_or(|log| log.balance.is_past(leaf))
     }
 
     /// Whether a write that replaces an entry of a locked leaf goes to the leaf: no record says
-    /// anything of it, and the ring has no room for one more leaf.
+    /// anything of it, and updates of this leaf are to go past the log, or the ring has no room for
+    /// one more leaf.
     pub(crate) fn passes(self, l: &Locked) -> bool {
         let Some(log) = &self.0.node.log else { return true };
+        if l.table.is_part() {
+            // The slot was not logged (G6).
+            Mark::LogPassedBySlot.hit();
+            return true;
+        }
         let behind = l.table.behind && !self.0.node.has(Mutant::LogBehindIgnored);
         let takes = || log.ring(self.ring_of(log, l.route.leaf)).with(|r| r.takes_leaves());
-        let passes = !behind && takes() == Some(false);
+        let passes = !behind && (log.balance.is_past(l.route.leaf) || takes() == Some(false));
         if passes {
             Mark::LogPassed.hit();
         }
@@ -137,6 +152,7 @@ impl Appends<'_> {
             log.is_cut_due.store(true, Ordering::Relaxed);
         }
         let Some(until) = until else { return Ok(false) };
+        c.ep.stage_cost(Stage::LogRecord, 1);
         if c.node.has(Mutant::LogAckEarly) {
             return Ok(true);
         }
@@ -188,9 +204,17 @@ impl Appends<'_> {
         group.with(|ring| buf.copy_from_slice(ring.bytes_of(next)));
         let mut dropped = Dropped { c: Some(self.0), group, segment: next.segment };
         self.0.ep.step(Step::Entry);
+        let began = self.0.ep.now();
         let written = self.0.ep.write(next.at, buf).await;
         dropped.c = None;
+        self.wrote_since(began);
         written.map(|_| ())
+    }
+
+    /// A WRITE at a memory node has begun then, and ended now.
+    pub(crate) fn wrote_since(self, began: Nanos) {
+        let now = self.0.ep.now();
+        self.0.node.log.iter().for_each(|log| log.balance.wrote(now - began, now));
     }
 
     /// Finds the ring that a former incarnation of this node has left, or makes one.

@@ -19,15 +19,19 @@
 //!   the image.
 //! - **G3 (cut).** A place in a ring is used again when no record that was there is valid.
 //! - **G4 (log, then image).** A record is durable before its slot is written to the image.
+//! - **G5 (behind).** Lock free, and the table does not say *behind*: no record of the leaf counts.
+//! - **G6 (logged).** Lock free, and a live slot of the image does not say *logged*: no record of the
+//!   slot counts.
 //!
 //! - `record.rs`: byte maps. `ring.rs`: a ring as its node knows it. `append.rs`: the way of a
-//!   write into the ring. `cut.rs`: leaves are written back, so that places can be used again.
+//!   write into the ring. `balance.rs`: which updates go past it. `cut.rs`: leaves are written back, so that places can be used again.
 //!   `replay.rs`: rings are read.
 //!
 //! A crash of a compute node leaves its rings. Survivors read them whenever a leaf has to be made
 //! anew, and the next incarnation of the node goes on in them.
 
 mod append;
+mod balance;
 mod cut;
 mod record;
 mod replay;
@@ -36,6 +40,7 @@ mod ring;
 mod tests;
 
 pub(crate) use append::Appends;
+pub(crate) use balance::Balance;
 pub(crate) use cut::Cut;
 pub(crate) use replay::{Overlaid, Replay, Scan, Since};
 pub(crate) use ring::{LEAST_RECORDS, Layout};
@@ -88,6 +93,8 @@ pub(crate) struct WriteLog {
     kept: Mutex<BTreeMap<NodeId, Arc<Scan>>>,
     /// One client at a time reads rings.
     scans: Arc<FifoMutexes>,
+    /// The leaves whose updates go past the log.
+    pub balance: Balance,
 }
 
 impl WriteLog {
@@ -101,6 +108,7 @@ impl WriteLog {
             next_cut: AtomicUsize::new(0),
             kept: Mutex::default(),
             scans: FifoMutexes::new(1),
+            balance: Balance::new(o.log_past),
         })
     }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{Models, Options, Tables, Techniques};
 
 /// The form of the bytes. Form 1 was a JSON object.
-const FORM: u8 = 3;
+const FORM: u8 = 4;
 /// With which a JSON object begins.
 const OBJECT: u8 = b'{';
 
@@ -57,6 +57,7 @@ flat! {
         images: f64,
         log_kib: u32,
         log_groups: u32,
+        log_past: Option<f64>,
         timeout_ms: u64,
     }
     techniques {
@@ -158,7 +159,7 @@ mod tests {
         let o = Options { fanout: 8, ..Options::default().without_tables() };
         let named = value(&o);
         assert_eq!((&named["fanout"], &named["tables"]), (&8.into(), &"none".into()));
-        assert_eq!(named.as_object().map(Map::len), Some(21));
+        assert_eq!(named.as_object().map(Map::len), Some(22));
         assert_eq!(serde_json::from_value::<Options>(named).expect("options"), o);
         let of = |text: &str| serde_json::from_str::<Options>(text);
         let some = of(r#"{"mirrors": false, "timeout_ms": 5}"#).expect("the rest is as by default");
@@ -180,7 +181,7 @@ mod tests {
     fn the_form_is_frozen() {
         let stored = Options::default().stored();
         let digits: String = stored.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(digits, "03180820002000000000000000000008904e010001010101808001010008800440");
+        assert_eq!(digits, "0418082000200000000000000000000400904e010001010101808001010008800440");
     }
 
     #[test]
@@ -189,7 +190,7 @@ mod tests {
         let with = |first: u8| [&[first], &stored[1..]].concat();
         for (bytes, words) in [
             (b"{\"fanout\":32}".to_vec(), "a former release"),
-            (with(4), "have form 4, and this release reads form 3"),
+            (with(3), "have form 3, and this release reads form 4"),
             (Vec::new(), "are empty"),
             (stored[..stored.len() - 1].to_vec(), "are damaged"),
             ([&stored[..], &[0, 0]].concat(), "have 2 bytes too many"),

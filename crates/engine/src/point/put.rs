@@ -39,7 +39,9 @@ use crate::change::{Relocation, Split, must_relocate};
 use crate::format::{BODY_AT, Place, slot};
 use crate::hop::{Neighbourhoods, Places, Shift};
 use crate::journal::{Journaled, effect};
-use crate::leaf::{Blocks, CellKind, Entries, Found, Images, Leaves, Looked, Probe, image_at};
+use crate::leaf::{
+    Blocks, CellKind, Entries, Found, Images, Leaves, Looked, Probe, TableChange, image_at,
+};
 use crate::lock::{Change, LeafLocks, Locked, TableLocks, WordLocks};
 use crate::log::{Appends, MOST_WRITES, Replay};
 use crate::point::{Direct, DirectWrite, LockedWrite, Next, PointWrite, Present, end};
@@ -433,6 +435,7 @@ impl<'c> Writes<'c> {
             let slot = c.node.g.slot_at(place.slot) as u64;
             c.ep.write(image_at(l.at, l.route.capacity).plus(slot), early).await?;
         }
+        let began = c.node.log.as_ref().map_or(0, |_| c.ep.now());
         let written = match is_logged {
             false => Entries(c).write_images(&l, place, pair, (replaces, images)).await,
             true => Appends(c).entry(&l, place, pair, (replaces, images)).await,
@@ -441,13 +444,21 @@ impl<'c> Writes<'c> {
             Ok(entry) => entry,
             Err(e) => return c.fail(l, e).await,
         };
+        if !is_logged {
+            Appends(c).wrote_since(began);
+        }
         if replaces.is_none() {
             l.table.set(place.slot, pair.1.fingerprint());
             Router(c).note_mirror(pair.0, &l.route, place.slot, pair.1.fingerprint());
         }
-        l.table.behind |= is_logged;
         // A record has the write count that the table is to have.
-        Images(c).unlock(l, (place.slot, entry), is_logged || replaces.is_none()).await
+        let changes = match (is_logged, replaces.is_some()) {
+            (false, true) => TableChange::None,
+            (true, true) if l.table.behind => TableChange::Count,
+            _ => TableChange::Any,
+        };
+        l.table.behind |= is_logged;
+        Images(c).unlock(l, (place.slot, entry), changes).await
     }
 
     async fn delete(self, mut l: Locked, key: &[u8], p: Present) -> Result<Written> {
@@ -475,7 +486,7 @@ impl<'c> Writes<'c> {
             Router(c).note_mirror(key, &l.route, p.slot, 0);
             if l.route.is_imaged() {
                 let word = Images(c).copy_of(&free.to_le_bytes()).await?;
-                Images(c).unlock(l, (p.slot, word), true).await?;
+                Images(c).unlock(l, (p.slot, word), TableChange::Any).await?;
             } else {
                 LeafLocks(c).unlock_with_table(l).await?;
             }

@@ -284,8 +284,9 @@ fn scans_read_images_up_to_their_bounds() {
 /// a write that finds the log full costs a READ at the owner and two WRITEs.
 #[test]
 fn writes_in_a_log() {
-    let o = Options { images: 0.5, log_kib: 1 << 10, log_groups: 1, ..Options::default() };
-    let (_test_cluster, mut c) = warm(&o);
+    let log = Options { images: 0.5, log_kib: 1 << 10, log_groups: 1, ..Options::default() };
+    // Whatever the loads are.
+    let (_test_cluster, mut c) = warm(&Options { log_past: Some(0.0), ..log });
     let ops = 5_000;
     let update =
         |c: &mut Client, n| _ = c.write(&key(n), Write::Update(b"12345678")).expect("update");
@@ -298,10 +299,13 @@ fn writes_in_a_log() {
     assert!((3.0..=3.05).contains(&(t.counts.round_trips as f64 / ops as f64)), "{t:?}");
     let cn = t.counts.cn;
     assert_eq!((cn.write, cn.atomic), (2 * ops, 2 * ops), "slot and table; lock: {t:?}");
+    (0..ops).for_each(|n| update(&mut c, n));
+    let t = c.take_counts().total(&[OpKind::Update]);
+    assert_eq!(t.counts.cn.bytes_written, ops * (40 + 8), "slot and count: {t:?}");
     (0..ops).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
     assert_eq!(c.take_counts().total(&[OpKind::Get]).counts.mn.verbs(), 0);
     // 16 384 records are its room, and nothing is written back.
-    (0..12_000).for_each(|n| update(&mut c, n % N));
+    (0..7_000).for_each(|n| update(&mut c, n % N));
     c.take_counts();
     (0..100).for_each(|n| update(&mut c, n));
     let t = c.take_counts().total(&[OpKind::Update]);
@@ -313,6 +317,39 @@ fn writes_in_a_log() {
     let t = c.take_counts().total(&[OpKind::Update]);
     assert_eq!(t.counts.mn.write, 100, "there is room again: {t:?}");
     assert_eq!(c.walk().expect("sound").keys, N);
+}
+
+/// An update past a log that has room knows by its slot that no record says anything of it: it
+/// costs the owner no table. Where a record does, the table is READ, and the update is logged.
+#[test]
+fn updates_past_a_log() {
+    let log = Options { images: 0.5, log_kib: 1 << 10, log_groups: 1, ..Options::default() };
+    let (_test_cluster, mut c) = warm(&Options { log_past: Some(1.0), ..log });
+    let ops = 5_000;
+    let update =
+        |c: &mut Client, n| _ = c.write(&key(n), Write::Update(b"12345678")).expect("update");
+    update(&mut c, 0);
+    c.take_counts();
+    (0..ops).for_each(|n| update(&mut c, n));
+    let t = c.take_counts().total(&[OpKind::Update]);
+    let mn = t.counts.mn;
+    assert_eq!((mn.verbs(), mn.write, mn.bytes_written), (ops, ops, ops * 40), "{t:?}");
+    assert!((3.0..=3.05).contains(&(t.counts.round_trips as f64 / ops as f64)), "{t:?}");
+    let cn = t.counts.cn;
+    assert_eq!((cn.write, cn.atomic), (ops, 2 * ops), "slot; lock: {t:?}");
+    let reads = cn.read as f64 / ops as f64;
+    assert!(
+        (1.0..=1.3).contains(&reads),
+        "the slot, and the table where a mirror is unsure: {t:?}"
+    );
+    // Inserted slots are logged.
+    let new = |n: u64| key(N + n);
+    (0..100).for_each(|n| _ = c.write(&new(n), Write::Put(b"12345678")).expect("insert"));
+    c.take_counts();
+    (0..100).for_each(|n| _ = c.write(&new(n), Write::Update(b"87654321")).expect("update"));
+    let t = c.take_counts().total(&[OpKind::Update]);
+    assert_eq!((t.counts.mn.write, t.counts.mn.bytes_written), (100, 6_400), "records: {t:?}");
+    assert_eq!(t.counts.cn.write, 200, "slot and table: {t:?}");
 }
 
 /// An image moves from a leaf to another one by two relocations, each with its unlinking.

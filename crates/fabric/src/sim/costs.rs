@@ -168,6 +168,7 @@ impl Costs {
                 c.table_entry_ns,
                 c.merge_entry_ns,
                 c.iter_entry_ns,
+                c.log_record_ns,
             ]
             .map(picos),
             merge_ratio: p.host.merge_ratio,

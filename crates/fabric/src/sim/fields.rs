@@ -126,6 +126,7 @@ fields! {
     "cpu.table_entry_ns", "ns", 0 ..= 1e6, D, GUESS, "adding an entry of a MemTable to a sorted table", or 500.0;
     "cpu.merge_entry_ns", "ns", 0 ..= 1e6, B, LSM_MERGE, "merging an entry of sorted tables on a compute node", or 975.0;
     "cpu.iter_entry_ns", "ns", 0 ..= 1e6, D, GUESS, "an entry that an iterator over sorted tables passes", or 100.0;
+    "cpu.log_record_ns", "ns", 0 ..= 1e6, D, GUESS, "appending a record to a log of writes", or 0.0;
     "cpu.measured_factor", "ratio", 0 ..= 1000, D, GUESS, "time on this hardware's processor for a unit of time on the machine that simulates, where CPU is measured and not charged (`--cpu measured`)";
     "cpu.instructions_per_ns", "instructions", 0.01 ..= 1000, C, COUNTS, "instructions that a thread executes in a nanosecond, where CPU is counted and not charged (`--cpu counted`)", or 2.9;
     "cpu.cores", "cores", 0 ..= 4096, A, "the hosts of the FAST'26 paper", "cores of a compute node; two of its threads share one when they are more; 0: a core each", or 0.0;

@@ -42,6 +42,7 @@ sections! {
         post_ns, round_ns, operation_ns, cache_lookup_ns, fingerprint_scan_ns, entry_check_ns, node_image_slot_ns,
         local_queue_ns, polled_line_ns, cache_fill_ns, scan_collect_pair_ns,
         mem_table_put_ns, mem_table_probe_ns, table_probe_ns, table_entry_ns, merge_entry_ns, iter_entry_ns,
+        log_record_ns,
         measured_factor,
         instructions_per_ns,
         cores,

@@ -1,7 +1,7 @@
 //! A slot of a leaf: word0, key area, value area, and for wide values a tail.
 //!
-//! word0: bits 0-1 state, 2-3 key mode, 4-5 value mode, 8-31 version, 32-63 CRC-32C over the leaf's
-//! address, the slot's number, bits 0-31 and, unless the slot is free, the areas. Wide entries add
+//! word0: bits 0-1 state, 2-3 key mode, 4-5 value mode, 6 logged, 8-31 version, 32-63 CRC-32C over
+//! the leaf's address, the slot's number, bits 0-31 but for 6 and, unless the slot is free, the areas. Wide entries add
 //! 64 bits of XXH3 in the tail: a mix of two versions of one wide value must not pass, while with 8
 //! bytes of value every mix of one key's versions is one of them.
 
@@ -64,7 +64,7 @@ fn crc(place: Place, low: u32, areas: &[u8]) -> u32 {
 #[inline]
 fn heads(place: Place, low: u32) -> [u64; 2] {
     let number = u64::from(place.slot as u32 + 1);
-    [place.leaf.bits(), number | u64::from(low) << 32]
+    [place.leaf.bits(), number | u64::from(low & !LOGGED) << 32]
 }
 
 /// The state: 0 free, 1 live, 2 staged, 3 replica.
@@ -73,11 +73,15 @@ const STATE: u32 = 3;
 /// How key and value area are to be read.
 const MODES: u32 = 0x3c;
 
+/// In a copy of a leaf: a record of a log may say what the slot is. Not in the checksum: the copy has
+/// that of its leaf.
+const LOGGED: u32 = 1 << 6;
+
 /// SlotState and range: the parts of word0 that a restamp of a slot changes.
 const RESTAMPED: u32 = 0xff03;
 
 fn tail_seed(place: Place, low: u32) -> u64 {
-    let low = low & !RESTAMPED;
+    let low = low & !(RESTAMPED | LOGGED);
     place.leaf.bits() ^ golden_hash(place.slot as u64) ^ u64::from(low) << 20
 }
 
@@ -98,7 +102,7 @@ pub fn check<'a>(g: &Geometry, place: Place, bytes: &'a [u8]) -> Option<Slot<'a>
 #[inline]
 pub fn check_word(g: &Geometry, place: Place, bytes: &[u8]) -> Option<u32> {
     let word = u64_at(bytes, 0);
-    let low = word as u32;
+    let low = word as u32 & !LOGGED;
     let areas = &bytes[8..8 + g.k + g.v];
     let is_free = low & STATE == 0;
     if crc(place, low, if is_free { &[] } else { areas }) != (word >> 32) as u32 {
@@ -125,7 +129,7 @@ pub fn full_of<'a>(
 ) -> Option<(Ver, &'a [u8])> {
     let (word, areas) = bytes.split_first_chunk()?;
     let (word, areas) = (u64::from_le_bytes(*word), areas.get(..g.k + g.v)?);
-    let low = word as u32;
+    let low = word as u32 & !LOGGED;
     if low & 0xff != FULL || g.v > 8 || key.len() != g.k {
         return None;
     }
@@ -161,7 +165,7 @@ pub fn check_all<'a>(
     for (round, bytes) in slots.chunks(TOGETHER * len).enumerate() {
         let from = round * TOGETHER;
         let records = Records { bytes, len, covered, from };
-        let full = usual.map_or(0, |usual| crc32c_matches(leaf.bits(), usual, records));
+        let full = usual.map_or(0, |usual| crc32c_matches(leaf.bits(), (usual, LOGGED), records));
         let (mut i, count) = (0, bytes.len() / len);
         while i < count {
             let run = (full >> i).trailing_ones() as usize;
@@ -257,6 +261,19 @@ pub fn restamp_all(g: &Geometry, leaf: GlobalAddr, slots: &mut [u8], ver: Ver) {
     }
 }
 
+/// Whether a record of a log may say what a slot of a copy is.
+#[inline]
+pub fn is_logged(bytes: &[u8]) -> bool {
+    u64_at(bytes, 0) as u32 & LOGGED != 0
+}
+
+/// Says whether a record of a log may say what a slot of a copy is.
+#[inline]
+pub fn set_logged(bytes: &mut [u8], is_logged: bool) {
+    let word = u64_at(bytes, 0) & !u64::from(LOGGED);
+    put_u64(bytes, 0, word | u64::from(if is_logged { LOGGED } else { 0 }));
+}
+
 /// Whether a slot that was accepted is live.
 #[inline]
 pub fn is_live(bytes: &[u8]) -> bool {
@@ -324,6 +341,28 @@ mod tests {
             }
             restamp_all(&g, leaf, &mut all, ver);
             assert_eq!(all, wanted);
+        }
+    }
+
+    /// The slot of a copy of a leaf says that it is logged, and passes as the leaf's.
+    #[test]
+    fn a_logged_slot_passes() {
+        let (ver, modes) = (Ver { generation: 3, range: 9 }, (Mode::Full, Mode::Full));
+        for v in [8, 64] {
+            let g = Geometry { k: 24, v, fanout: 32 };
+            let mut leaf = vec![7; g.entry()];
+            encode(&g, place(0), &mut leaf, SlotState::Live, ver, modes);
+            let mut copy = leaf.clone();
+            set_logged(&mut copy, true);
+            assert!(is_logged(&copy) && !is_logged(&leaf) && copy != leaf);
+            assert_eq!(check_word(&g, place(0), &copy), check_word(&g, place(0), &leaf));
+            let full = full_of(&g, place(0), &copy, &[7; 24]);
+            assert_eq!(full, full_of(&g, place(0), &leaf, &[7; 24]));
+            let mut all = 0;
+            let whole = check_all(&g, place(0).leaf, &copy, Some(ver.bits()), |_| all += 1);
+            assert!(whole && all == 1);
+            set_logged(&mut copy, false);
+            assert_eq!(copy, leaf);
         }
     }
 

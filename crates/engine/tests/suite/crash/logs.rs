@@ -98,9 +98,35 @@ fn past_the_log() {
     assert!(caught(&ignored).is_some(), "the record of a write before is newer than its leaf");
 }
 
+/// Updates go past a log with room where their slot is not logged. One that is has a record until
+/// its leaf is written back, and is then updated past the log again.
+fn by_slot() -> Script {
+    let before = (0..33).flat_map(|n| [Op::Insert(15, value(n)), Op::Delete(15)]).collect();
+    let ops = vec![
+        Op::Update(10, value(201)),
+        Op::Insert(25, value(202)),
+        Op::Update(25, value(203)),
+        Op::Update(10, value(204)),
+        Op::Maintain,
+        Op::Update(25, value(205)),
+        Op::Update(25, value(206)),
+    ];
+    let script = logged(Script { name: "by slot", before, ops, ..one_leaf() }, 6);
+    let options = Options { log_past: Some(1.0), ..script.options.typed() };
+    Script { options: options.into(), ..script }
+}
+
+#[test]
+fn past_the_log_by_slot() {
+    assert!(at_least(everywhere(&by_slot(), 3).points, 50));
+    let unmarked = with_mutant(by_slot(), Mutant::LogUnmarked);
+    assert!(caught(&unmarked).is_some(), "the record of the insert is newer than the update");
+}
+
 #[test]
 fn two_deaths() {
     double_crash(&logged(splitting(5), 64), (15, 21));
     double_crash(&logged(Script { ops: changes(), ..one_leaf() }, 64), (21, 33));
     double_crash(&full(), (33, 39));
+    double_crash(&by_slot(), (33, 39));
 }
