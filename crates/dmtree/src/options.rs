@@ -37,6 +37,10 @@ pub struct Options {
     /// so a longer log means a longer pause then. Without maintenance a log fills up, and writes
     /// go to their leaves.
     pub log_kib: u32,
+    /// Share of the leaves whose updates go past a log that has room, to the leaf itself, 0 to 1.
+    /// `None`, the default: each compute node follows the loads of compute nodes and memory nodes.
+    /// With 0 the log spares memory nodes as much as it can.
+    pub log_past: Option<f64>,
     /// Longest wait of one operation for others, ms.
     pub timeout_ms: u64,
 }
@@ -84,6 +88,12 @@ impl Options {
         Self { log_kib, ..self }
     }
 
+    /// These, with a fixed [`log_past`](#structfield.log_past).
+    #[must_use]
+    pub fn log_past(self, share: f64) -> Self {
+        Self { log_past: Some(share), ..self }
+    }
+
     /// These, with another [`timeout_ms`](#structfield.timeout_ms).
     #[must_use]
     pub fn timeout_ms(self, timeout_ms: u64) -> Self {
@@ -99,6 +109,7 @@ impl Options {
             fanout: o.fanout,
             images: o.images,
             log_kib: o.log_kib,
+            log_past: o.log_past,
             timeout_ms: o.timeout_ms,
         }
     }
@@ -112,6 +123,7 @@ impl Options {
             fanout: self.fanout,
             images: self.images,
             log_kib: self.log_kib,
+            log_past: self.log_past,
             timeout_ms: self.timeout_ms,
             ..dmtree_engine::Options::default()
         }

@@ -72,8 +72,8 @@ fn mutants(o: &Options) -> Vec<peer::Mutant> {
         ("LogOldRecords", soon(NodeFaultSet::None, 20, "structure")),
         ("LogCutEarly", soon(NodeFaultSet::Crash, 400, "structure")),
         ("LogCountKept", soon(NodeFaultSet::Crash, 200, "structure")),
-        ("LogBehindIgnored", soon(NodeFaultSet::All, 600, "structure")),
-        ("LogUnmarked", soon(NodeFaultSet::All, 200, "structure")),
+        ("LogBehindIgnored", soon(NodeFaultSet::All, 20, "history")),
+        ("LogUnmarked", soon(NodeFaultSet::Crash, 40, "history")),
     ];
     let own = match (o.techniques.tables, o.neighbourhood, o.techniques.models) {
         _ if o.log_kib > 0 => Some("Log"),

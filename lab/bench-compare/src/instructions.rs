@@ -45,6 +45,8 @@ fn main() -> Result<()> {
     let memory = bytes + (u64::from(log_kib) << 10);
     let pool = Pool::embedded().memory(memory).cache(bytes).table_memory(bytes).open()?;
     let options = Options::default().images(if has_images { IMAGES } else { 0.0 }).log_kib(log_kib);
+    // Every update has a record, whatever the loads are.
+    let options = if log_kib > 0 { options.log_past(0.0) } else { options };
     let index = pool.create("instructions", options)?;
     let mut s = index.session()?;
     s.load((0..keys).map(|n| (key(n).to_vec(), value(n).to_vec())), LoadOrder::Unsorted)?;

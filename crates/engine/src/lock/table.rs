@@ -40,6 +40,7 @@ use crate::lock::{
     BehindLock, Contenders, HeldLock, LOCK_PAUSE_NS, LeafFifoGuard, LeafLocks, Lockable, Locked,
     LockedLeaf, NearSlot, TakenLock, TriedFor, Wanted,
 };
+use crate::log::Appends;
 use crate::recovery::{LeafRecovery, recover_locks_while_waiting};
 use crate::{Client, HashedKey, Mark, Mutant, Route, is_away, reached};
 
@@ -228,11 +229,9 @@ impl TableLocks<'_> {
             Wanted::TableAndSlot(slot, _) => BehindLock::of(at, len, Some(self.slot(route, slot))),
             Wanted::Slot(slot, _) => BehindLock::slot(at, &self.slot(route, slot)),
         };
-        // One in eight tries is a sample of the owner's load.
-        let log = self.0.node.log.as_ref().filter(|_| tag.0.is_multiple_of(8));
-        let began = log.map_or(0, |_| self.0.ep.now());
+        let began = Appends(self.0).sample();
         let tried = Contenders(self.0).try_for(route, lock, (at, reads), fifo_guard).await;
-        log.iter().for_each(|log| log.balance.tried(self.0.ep.now() - began));
+        Appends(self.0).tried_since(began);
         let TriedFor { was, mut body, beside, said } = tried?;
         if was != 0 && !(doubt && was == tag.0) {
             Mark::LockHeld.hit();

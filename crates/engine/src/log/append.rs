@@ -204,17 +204,32 @@ impl Appends<'_> {
         group.with(|ring| buf.copy_from_slice(ring.bytes_of(next)));
         let mut dropped = Dropped { c: Some(self.0), group, segment: next.segment };
         self.0.ep.step(Step::Entry);
-        let began = self.0.ep.now();
+        let began = self.sample();
         let written = self.0.ep.write(next.at, buf).await;
         dropped.c = None;
         self.wrote_since(began);
         written.map(|_| ())
     }
 
+    /// The time, if what is posted next is a sample of the loads.
+    pub(crate) fn sample(self) -> Option<Nanos> {
+        let log = self.0.node.log.as_ref()?;
+        log.balance.samples().then(|| self.0.ep.now())
+    }
+
+    /// A try for a lock has begun then, and ended now.
+    pub(crate) fn tried_since(self, began: Option<Nanos>) {
+        if let (Some(log), Some(began)) = (&self.0.node.log, began) {
+            log.balance.tried(self.0.ep.now() - began);
+        }
+    }
+
     /// A WRITE at a memory node has begun then, and ended now.
-    pub(crate) fn wrote_since(self, began: Nanos) {
-        let now = self.0.ep.now();
-        self.0.node.log.iter().for_each(|log| log.balance.wrote(now - began, now));
+    pub(crate) fn wrote_since(self, began: Option<Nanos>) {
+        if let (Some(log), Some(began)) = (&self.0.node.log, began) {
+            let now = self.0.ep.now();
+            log.balance.wrote(now - began, now);
+        }
     }
 
     /// Finds the ring that a former incarnation of this node has left, or makes one.

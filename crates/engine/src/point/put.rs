@@ -435,7 +435,7 @@ impl<'c> Writes<'c> {
             let slot = c.node.g.slot_at(place.slot) as u64;
             c.ep.write(image_at(l.at, l.route.capacity).plus(slot), early).await?;
         }
-        let began = c.node.log.as_ref().map_or(0, |_| c.ep.now());
+        let began = if is_logged { None } else { Appends(c).sample() };
         let written = match is_logged {
             false => Entries(c).write_images(&l, place, pair, (replaces, images)).await,
             true => Appends(c).entry(&l, place, pair, (replaces, images)).await,
@@ -444,9 +444,7 @@ impl<'c> Writes<'c> {
             Ok(entry) => entry,
             Err(e) => return c.fail(l, e).await,
         };
-        if !is_logged {
-            Appends(c).wrote_since(began);
-        }
+        Appends(c).wrote_since(began);
         if replaces.is_none() {
             l.table.set(place.slot, pair.1.fingerprint());
             Router(c).note_mirror(pair.0, &l.route, place.slot, pair.1.fingerprint());
