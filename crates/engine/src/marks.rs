@@ -46,7 +46,7 @@ dmtree_fabric::marks! {
         ReadShared => "get: the answer of another reader",
         WriteShared => "write: carried by another writer",
         LockHeld => "lock: held by another client",
-        LockSlotOther => "lock: taken with a slot that has another key, the table is read",
+        LockSlotOther => "lock: taken with a slot that has another key, or is logged, the table is read",
         LockStale => "lock: taken on the table of another leaf, given back",
         Split => "split",
         SplitRightEnd => "split: nothing moves, as keys ascend",

@@ -20,10 +20,10 @@
 //! Stamps that do not change are those of waiters that have gone. The node stops waiting for them
 //! after a bounded time, remembers them, and does not wait for the same ones again.
 //!
-//! Locks share slots, and a slot remembers the company at one lock alone, and one stamp. What a node
-//! has announced for a lock is therefore taken from the stamps that it READs with the lock. By its
-//! memory alone, a stamp would stay for ever once another lock has used its slot, and each of the
-//! other nodes would leave the lock for that bounded time.
+//! Locks share slots, and a slot remembers the company at one lock alone, and one stamp. What a
+//! node has announced for a lock is therefore taken from the stamps that it READs with the lock. By
+//! its memory alone, a stamp would stay for ever once another lock has used its slot, and each of
+//! the other nodes would leave the lock for that bounded time.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 

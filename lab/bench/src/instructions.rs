@@ -4,8 +4,9 @@
 //! of this program. The profile says how many a thread executes in a nanosecond
 //! (`cpu.instructions_per_ns`). That is charged when an operation begins, and the steps that the
 //! index names are free. Lines that threads pass to each other are waited for and not executed:
-//! they keep their price, as verbs, completions and data services do. A record of a log has a price of
-//! its own, because updates may go past the log: what an update executes with a log and not without.
+//! they keep their price, as verbs, completions and data services do. A record of a log has a price
+//! of its own, because updates may go past the log: what an update executes with a log and not
+//! without.
 
 use dmtree_workload::{Op, OpKind};
 

@@ -2,8 +2,8 @@
 //!
 //! An image lies behind the table in the same cell, and is the leaf byte for byte, header and
 //! slots, but for the *bound* in its first word: behind it no slot is in use, so a scan READs no
-//! further (I8). With a log its slots also say whether they are logged (G6). Its checksums name the leaf, so bytes of another leaf, or none, are refused as
-//! torn.
+//! further (I8). With a log its slots also say whether they are logged (G6). Its checksums name the
+//! leaf, so bytes of another leaf, or none, are refused as torn.
 //!
 //! *Readers* take what they answer from the image (I1), or READ the whole of it, and check the
 //! lease behind the READ (I6). What they find torn is being changed, or closed, or was never built:
@@ -163,8 +163,8 @@ impl Images<'_> {
         }
     }
 
-    /// One READ of the image in a cell, as the leaf that it is: no slot says that it is logged. `None`
-    /// when it is not whole, or the owner is away.
+    /// One READ of the image in a cell, as the leaf that it is: no slot says that it is logged.
+    /// `None` when it is not whole, or the owner is away.
     pub(crate) async fn whole_in(
         self,
         cell: GlobalAddr,

@@ -33,7 +33,7 @@ use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, Result, Role, Sampled, Stage
 use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_pool::TableId;
 
-use crate::format::{BODY_AT, LockTag, Place, Table, View, slot};
+use crate::format::{BODY_AT, LockTag, Place, Table, Ver, View, slot};
 use crate::leaf::{Entries, image_at};
 use crate::lock::tag::closed;
 use crate::lock::{
@@ -238,29 +238,13 @@ impl TableLocks<'_> {
             return Ok(Tried::Busy(was));
         }
         Contenders(self.0).took(route, said.as_ref());
-        let mut near = match (wanted, &beside) {
-            (Wanted::Table, _) => None,
-            (Wanted::Slot(slot, key), _) => Some(self.near(route, (slot, key), &body, 0)),
-            (Wanted::TableAndSlot(slot, key), Some(read)) => {
-                Some(self.near(route, (slot, key), read, 0))
-            }
-            (Wanted::TableAndSlot(slot, key), None) => {
-                Some(self.near(route, (slot, key), &body, self.slot(route, slot).start))
-            }
-        };
+        let mut near = self.near_of(route, wanted, (&body, beside.as_ref()));
         if let Wanted::Slot(slot, key) = wanted {
-            if self.0.node.has(Mutant::ImagedSlotTrusted) {
-                near.iter_mut().for_each(|near| near.looked.trust());
-            }
-            self.0.node.log.iter().zip(&near).for_each(|(log, n)| log.balance.looked(n.is_logged));
-            let unmarked = |near: &&NearSlot| !near.is_logged;
-            let there = |near: &NearSlot| near.looked.key_is_there(route.generation);
-            if let Some(ver) = near.as_ref().filter(unmarked).and_then(there) {
+            if let Some(ver) = near.as_mut().and_then(|near| self.proved_by(near, route)) {
                 let mut table = self.0.spare_table();
                 table.be_part(route, ver, (slot, key.1.fingerprint()));
                 return Ok(Tried::Got(table, near, 0));
             }
-            Mark::LockSlotOther.hit();
             self.0.ep.step(Step::Table);
             // The lock is this operation's, and not in its list yet.
             let read = async {
@@ -287,6 +271,37 @@ impl TableLocks<'_> {
         };
         self.free(route, at, tag, None).await?;
         Ok(other)
+    }
+
+    /// The slot of an image that a try has READ, behind the table's body or beside it.
+    fn near_of(
+        self,
+        route: &Route,
+        wanted: Wanted<'_>,
+        (body, beside): (&Sampled, Option<&Sampled>),
+    ) -> Option<NearSlot> {
+        Some(match (wanted, beside) {
+            (Wanted::Table, _) => return None,
+            (Wanted::Slot(slot, key), _) => self.near(route, (slot, key), body, 0),
+            (Wanted::TableAndSlot(slot, key), Some(read)) => self.near(route, (slot, key), read, 0),
+            (Wanted::TableAndSlot(slot, key), None) => {
+                self.near(route, (slot, key), body, self.slot(route, slot).start)
+            }
+        })
+    }
+
+    /// The version of the leaf, if a slot proves that it lives, that it has the key there, and that
+    /// no record of a log says anything of the slot (G6).
+    fn proved_by(self, near: &mut NearSlot, route: &Route) -> Option<Ver> {
+        if self.0.node.has(Mutant::ImagedSlotTrusted) {
+            near.looked.trust();
+        }
+        Appends(self.0).looked(near.is_logged);
+        let ver = near.looked.key_is_there(route.generation).filter(|_| !near.is_logged);
+        if ver.is_none() {
+            Mark::LockSlotOther.hit();
+        }
+        ver
     }
 
     /// Where the image is behind the beginning of the table's body.

@@ -11,8 +11,8 @@
 //! An update of a leaf that no record says anything of ([`Table::behind`](crate::format::Table))
 //! goes to the leaf as without a log when the ring takes no more leaves. So writes that go on for
 //! long, and come to each leaf rarely, cost no more than without a log. The same holds for updates
-//! of some leaves while owners are loaded more than memory nodes (`balance.rs`); for these a slot of
-//! the image is enough that no record says anything of (G6).
+//! of some leaves while owners are loaded more than memory nodes (`balance.rs`); for these a slot
+//! of the image is enough that no record says anything of (G6).
 //!
 //! A full ring does not block: the write goes *through*. The client writes the leaf back, and then
 //! WRITEs the slot there (`cut.rs`).
@@ -209,6 +209,11 @@ impl Appends<'_> {
         dropped.c = None;
         self.wrote_since(began);
         written.map(|_| ())
+    }
+
+    /// A slot that was READ alone is logged, or is not.
+    pub(crate) fn looked(self, is_logged: bool) {
+        self.0.node.log.iter().for_each(|log| log.balance.looked(is_logged));
     }
 
     /// The time, if what is posted next is a sample of the loads.

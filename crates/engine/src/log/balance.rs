@@ -24,10 +24,12 @@ use dmtree_fabric::{GlobalAddr, Nanos, golden_hash};
 
 /// All leaves.
 const ALL: u32 = 1 << 16;
-/// Largest change of a share by the loads: where one side waits by a quarter less than the other.
+/// Largest change of a share by the loads.
 const STEP: i64 = ALL as i64 / 128;
-const QUARTER: i64 = 4;
-/// The share changes once in this time at most, ns: some round trips, until the loads have followed.
+/// It is made where one side waits less than the other by this part of the longer wait.
+const STEP_PART: i64 = 4;
+/// The share changes once in this time at most, ns: some round trips, until the loads have
+/// followed.
 const STEP_NS: Nanos = 20_000;
 /// Beside a round trip, what verbs wait for at an owner without load, ns.
 const IDLE_NS: i64 = 1_000;
@@ -147,12 +149,12 @@ impl Balance {
         logged * LOOKS_PER_RECORD > looks
     }
 
-    /// The change of the share by the loads, in proportion to their difference up to a quarter.
+    /// The change of the share by the loads, in proportion to their difference.
     fn by_loads(&self) -> i64 {
         let [owners, memory] = [&self.owners, &self.memory].map(|load| load.wait_ns() as i64);
         let least = self.owners.least_ns.load(Ordering::Relaxed) as i64;
         let most = if owners > least + IDLE_NS { STEP } else { 0 };
-        (STEP * QUARTER * (owners - memory) / owners.max(memory).max(1)).clamp(-STEP, most)
+        (STEP * STEP_PART * (owners - memory) / owners.max(memory).max(1)).clamp(-STEP, most)
     }
 }
 

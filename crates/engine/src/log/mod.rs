@@ -20,12 +20,12 @@
 //! - **G3 (cut).** A place in a ring is used again when no record that was there is valid.
 //! - **G4 (log, then image).** A record is durable before its slot is written to the image.
 //! - **G5 (behind).** Lock free, and the table does not say *behind*: no record of the leaf counts.
-//! - **G6 (logged).** Lock free, and a live slot of the image does not say *logged*: no record of the
-//!   slot counts.
+//! - **G6 (logged).** Lock free, and a live slot of the image does not say *logged*: no record of
+//!   the slot counts.
 //!
 //! - `record.rs`: byte maps. `ring.rs`: a ring as its node knows it. `append.rs`: the way of a
-//!   write into the ring. `balance.rs`: which updates go past it. `cut.rs`: leaves are written back, so that places can be used again.
-//!   `replay.rs`: rings are read.
+//!   write into the ring. `balance.rs`: which updates go past it. `cut.rs`: leaves are written
+//!   back, so that places can be used again. `replay.rs`: rings are read.
 //!
 //! A crash of a compute node leaves its rings. Survivors read them whenever a leaf has to be made
 //! anew, and the next incarnation of the node goes on in them.

@@ -1,9 +1,9 @@
 //! A slot of a leaf: word0, key area, value area, and for wide values a tail.
 //!
 //! word0: bits 0-1 state, 2-3 key mode, 4-5 value mode, 6 logged, 8-31 version, 32-63 CRC-32C over
-//! the leaf's address, the slot's number, bits 0-31 but for 6 and, unless the slot is free, the areas. Wide entries add
-//! 64 bits of XXH3 in the tail: a mix of two versions of one wide value must not pass, while with 8
-//! bytes of value every mix of one key's versions is one of them.
+//! the leaf's address, the slot's number, bits 0-31 but for 6 and, unless the slot is free, the
+//! areas. Wide entries add 64 bits of XXH3 in the tail: a mix of two versions of one wide value
+//! must not pass, while with 8 bytes of value every mix of one key's versions is one of them.
 
 use std::ops::Range;
 
@@ -73,8 +73,8 @@ const STATE: u32 = 3;
 /// How key and value area are to be read.
 const MODES: u32 = 0x3c;
 
-/// In a copy of a leaf: a record of a log may say what the slot is. Not in the checksum: the copy has
-/// that of its leaf.
+/// In a copy of a leaf: a record of a log may say what the slot is. Not in the checksum: the copy
+/// has that of its leaf.
 const LOGGED: u32 = 1 << 6;
 
 /// SlotState and range: the parts of word0 that a restamp of a slot changes.
