@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(run(&b, 20_000_000, (9_000, 2_000)), ALL, "owners are loaded");
         assert_eq!(run(&b, 30_000_000, (9_000, 20_000)), 0, "memory nodes are loaded more");
         assert!(run(&b, 40_000_000, (9_000, 2_000)) == ALL);
-        (0..100).for_each(|n| b.looked(n % 3 == 0));
+        (0..100).for_each(|n| b.looked(n % 3 != 0));
         b.wrote(2_000, 50_000_000);
         let share = i64::from(b.share.load(Ordering::Relaxed));
         assert_eq!(share, i64::from(ALL) - STEP, "slots have records");
