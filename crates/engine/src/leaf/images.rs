@@ -326,6 +326,7 @@ impl Images<'_> {
         let is_behind = slot >= bound(image_word, route.capacity);
         let raised = (is_behind && !c.node.has(Mutant::ImagedBoundKept))
             .then(|| write_word(image_at, with_bound(image_word, slot + 1, route.capacity)));
+        debug_assert!(raised.is_none() || changes != TableChange::Count, "I8: a live slot");
         let image = write_verb(image_at.plus(c.node.g.slot_at(slot) as u64), bytes);
         let body_at = at.plus(BODY_AT as u64);
         let (mut body, mut count) = (None, None);
@@ -351,12 +352,13 @@ impl Images<'_> {
             c.op.let_go(tag);
             return Ok(());
         }
-        // Four lists: most writes do not carry empty places.
+        // Several lists: most writes do not carry empty places.
         let done = match (raised, body, count) {
             (None, None, None) => c.ep.chain((image, free)).await.map(|(_, was)| was),
             (None, None, Some(count)) => c.ep.chain((image, count, free)).await.map(|all| all.2),
             (None, Some(body), _) => c.ep.chain((image, body, free)).await.map(|all| all.2),
-            (raised, body, _) => c.ep.chain((raised, image, body, free)).await.map(|all| all.3),
+            (raised, body, None) => c.ep.chain((raised, image, body, free)).await.map(|all| all.3),
+            (raised, _, count) => c.ep.chain((raised, image, count, free)).await.map(|all| all.3),
         };
         match done {
             Ok(was) if was == tag.0 => {

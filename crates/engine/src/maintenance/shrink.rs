@@ -206,9 +206,7 @@ impl Shrink<'_> {
             if node.uses(i) <= MOST_USES[at.pass] && self.take(&node, i).await? {
                 taken += 1;
             } else if is_last {
-                let high =
-                    if i + 1 == node.len() { node.hi() } else { Some(node.keys().get(i + 1)) };
-                reached(Sweep(c).right(node.record(i).child, high).await)?;
+                reached(Sweep(c).right(node.record(i).child, node.child_hi(i)).await)?;
             }
         }
         Ok((taken, node.hi().map(<[u8]>::to_vec)))

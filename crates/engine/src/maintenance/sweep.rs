@@ -91,9 +91,7 @@ impl Sweep<'_> {
             if c.node.has_tables() && !self.leaf(&route).await? {
                 continue;
             }
-            let last = i + 1 == node.len();
-            let high = if last { node.hi() } else { Some(node.keys().get(i + 1)) };
-            match self.right(route.leaf, high).await {
+            match self.right(route.leaf, node.child_hi(i)).await {
                 // A lost leaf; with a table the check above has met the loss already.
                 Err(e) if is_away(&e) && !c.node.has_tables() => {}
                 swept => swept?,

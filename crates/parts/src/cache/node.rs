@@ -325,6 +325,10 @@ impl CachedNode {
     pub fn hi(&self) -> Option<&[u8]> {
         (self.keys.len() > self.len()).then(|| self.keys.get(self.len()))
     }
+    /// The upper fence of a child.
+    pub fn child_hi(&self, i: usize) -> Option<&[u8]> {
+        (self.keys.len() > i + 1).then(|| self.keys.get(i + 1))
+    }
     /// The lower fences of the children.
     pub fn keys(&self) -> ChildKeys<'_> {
         ChildKeys { keys: &self.keys, children: self.len() }
