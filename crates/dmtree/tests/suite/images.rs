@@ -98,9 +98,14 @@ fn what_cannot_be_is_refused() {
     for (options, words) in [
         (Options::default().log_kib(64), "log_kib is 64; an index without images has no log, 0"),
         (
-            Options::default().images(0.5).log_kib(63),
-            "log_kib is 63; 8 groups with entries of 40 bytes need 64 at least",
+            Options::default().images(0.5).log_kib(31),
+            "log_kib is 31; 4 groups with entries of 40 bytes need 32 at least",
         ),
+        (
+            Options::default().images(0.5).log_kib(64).log_past(1.5),
+            "log_past is 1.5; it must be 0 to 1",
+        ),
+        (Options::default().log_past(0.5), "log_past is 0.5; an index without a log has none"),
     ] {
         let e = pool.create("t", options).expect_err(words);
         assert!(e.kind() == ErrorKind::InvalidArgument && e.to_string().contains(words), "{e}");
