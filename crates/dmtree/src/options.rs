@@ -37,7 +37,7 @@ pub struct Options {
     /// so a longer log means a longer pause then. Without maintenance a log fills up, and writes
     /// go to their leaves.
     pub log_kib: u32,
-    /// Share of the leaves whose updates go past a log that has room, to the leaf itself, 0 to 1.
+    /// Share of the leaves that are updated past a log with room, at the leaf itself, 0 to 1.
     /// `None`, the default: each compute node follows the loads of compute nodes and memory nodes.
     /// With 0 the log spares memory nodes as much as it can.
     pub log_past: Option<f64>,

@@ -112,7 +112,7 @@ pub struct Options {
     pub log_kib: u32,
     /// Groups of a compute node's clients with a ring of the log each, 1 to 64.
     pub log_groups: u32,
-    /// Share of the leaves whose updates go past a log that has room, 0 to 1. Without a value each
+    /// Share of the leaves that are updated past a log with room, 0 to 1. Without a value each
     /// compute node follows the loads of owners and memory nodes.
     pub log_past: Option<f64>,
     /// What a laboratory switches.

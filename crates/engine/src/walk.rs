@@ -351,7 +351,7 @@ impl<'c> Walk<'c> {
         };
         if let Some(table) = &table {
             if !table.behind && !self.behind.is_empty() {
-                return Err(broken("a leaf with records whose table does not say so", addr));
+                return Err(broken("a leaf with records, and a table that does not say so", addr));
             }
             self.image(leaf, &h).await?;
         }

@@ -44,7 +44,7 @@ const MOST: u64 = 4;
 /// One in so many verbs is a sample. Odd, because an update has two of them.
 const SAMPLED: u32 = 7;
 
-/// The share of the leaves whose updates go past the log of a node.
+/// The share of the leaves that a node updates past its log.
 #[derive(Debug)]
 pub(crate) struct Balance {
     share: AtomicU32,

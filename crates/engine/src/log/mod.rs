@@ -93,7 +93,7 @@ pub(crate) struct WriteLog {
     kept: Mutex<BTreeMap<NodeId, Arc<Scan>>>,
     /// One client at a time reads rings.
     scans: Arc<FifoMutexes>,
-    /// The leaves whose updates go past the log.
+    /// Which leaves are updated past the log.
     pub balance: Balance,
 }
 

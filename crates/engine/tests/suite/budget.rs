@@ -2,12 +2,14 @@
 //! figures are those of DESIGN.md section 7, at the published geometry (24-byte keys, 8-byte
 //! values, 32 slots), warm and uncontended.
 
+use std::ops::Range;
+
 use dmtree_check::conformance::above;
 use dmtree_check::peer::prelude::*;
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_engine::{Options, Tables, Techniques};
-use dmtree_fabric::OpKind;
 use dmtree_fabric::local::Knobs;
+use dmtree_fabric::{OpKind, Totals};
 use dmtree_parts::{Page, Write};
 use dmtree_pool::PoolOptions;
 
@@ -280,6 +282,17 @@ fn scans_read_images_up_to_their_bounds() {
     assert!(again == now && once < more, "{once} READs behind {more}");
 }
 
+fn update(c: &mut Client, n: u64) {
+    c.write(&key(n), Write::Update(b"12345678")).expect("update");
+}
+
+/// What updates of these keys cost.
+fn updates(c: &mut Client, keys: Range<u64>) -> Totals {
+    c.take_counts();
+    keys.for_each(|n| update(c, n));
+    c.take_counts().total(&[OpKind::Update])
+}
+
 /// A write to an imaged leaf that a log takes costs the memory node one WRITE of its record, alone;
 /// a write that finds the log full costs a READ at the owner and two WRITEs.
 #[test]
@@ -288,33 +301,24 @@ fn writes_in_a_log() {
     // Whatever the loads are.
     let (_test_cluster, mut c) = warm(&Options { log_past: Some(0.0), ..log });
     let ops = 5_000;
-    let update =
-        |c: &mut Client, n| _ = c.write(&key(n), Write::Update(b"12345678")).expect("update");
     update(&mut c, 0);
-    c.take_counts();
-    (0..ops).for_each(|n| update(&mut c, n));
-    let t = c.take_counts().total(&[OpKind::Update]);
+    let t = updates(&mut c, 0..ops);
     let mn = t.counts.mn;
     assert_eq!((mn.verbs(), mn.write, mn.bytes_written), (ops, ops, ops * 64), "{t:?}");
     assert!((3.0..=3.05).contains(&(t.counts.round_trips as f64 / ops as f64)), "{t:?}");
     let cn = t.counts.cn;
     assert_eq!((cn.write, cn.atomic), (2 * ops, 2 * ops), "slot and table; lock: {t:?}");
-    (0..ops).for_each(|n| update(&mut c, n));
-    let t = c.take_counts().total(&[OpKind::Update]);
+    let t = updates(&mut c, 0..ops);
     assert_eq!(t.counts.cn.bytes_written, ops * (40 + 8), "slot and count: {t:?}");
     (0..ops).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
     assert_eq!(c.take_counts().total(&[OpKind::Get]).counts.mn.verbs(), 0);
     // 16 384 records are its room, and nothing is written back.
     (0..7_000).for_each(|n| update(&mut c, n % N));
-    c.take_counts();
-    (0..100).for_each(|n| update(&mut c, n));
-    let t = c.take_counts().total(&[OpKind::Update]);
+    let t = updates(&mut c, 0..100);
     let mn = t.counts.mn;
     assert_eq!((mn.write, mn.read), (300, 0), "leaf and count, then the entry: {t:?}");
     c.maintain().expect("maintain");
-    c.take_counts();
-    (0..100).for_each(|n| update(&mut c, n));
-    let t = c.take_counts().total(&[OpKind::Update]);
+    let t = updates(&mut c, 0..100);
     assert_eq!(t.counts.mn.write, 100, "there is room again: {t:?}");
     assert_eq!(c.walk().expect("sound").keys, N);
 }
@@ -326,12 +330,8 @@ fn updates_past_a_log() {
     let log = Options { images: 0.5, log_kib: 1 << 10, log_groups: 1, ..Options::default() };
     let (_test_cluster, mut c) = warm(&Options { log_past: Some(1.0), ..log });
     let ops = 5_000;
-    let update =
-        |c: &mut Client, n| _ = c.write(&key(n), Write::Update(b"12345678")).expect("update");
     update(&mut c, 0);
-    c.take_counts();
-    (0..ops).for_each(|n| update(&mut c, n));
-    let t = c.take_counts().total(&[OpKind::Update]);
+    let t = updates(&mut c, 0..ops);
     let mn = t.counts.mn;
     assert_eq!((mn.verbs(), mn.write, mn.bytes_written), (ops, ops, ops * 40), "{t:?}");
     assert!((3.0..=3.05).contains(&(t.counts.round_trips as f64 / ops as f64)), "{t:?}");

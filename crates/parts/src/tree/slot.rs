@@ -60,11 +60,11 @@ fn crc(place: Place, low: u32, areas: &[u8]) -> u32 {
     crc32c(heads(place, low), areas)
 }
 
-/// What a checksum covers beside the areas.
+/// What a checksum covers beside the areas. The low half of word0 comes without [`LOGGED`].
 #[inline]
 fn heads(place: Place, low: u32) -> [u64; 2] {
     let number = u64::from(place.slot as u32 + 1);
-    [place.leaf.bits(), number | u64::from(low & !LOGGED) << 32]
+    [place.leaf.bits(), number | u64::from(low) << 32]
 }
 
 /// The state: 0 free, 1 live, 2 staged, 3 replica.
