@@ -76,6 +76,7 @@ dmtree_fabric::marks! {
         ImageRests => "images: a write waits for its owner before it is acknowledged",
         LogShared => "log: a record that another client has written along",
         LogPassed => "log: an update goes to its leaf, which has no records",
+        LogLeft => "log: nodes contend for a leaf, and it leaves the log with an update",
         LogPassedBySlot => "log: an update goes to its leaf, by a slot that is not logged",
         LogFull => "log: a full one, the write goes through to the leaf",
         LogAdopted => "log: a ring of a former incarnation of the node",

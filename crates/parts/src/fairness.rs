@@ -43,8 +43,8 @@ const TAKES_AT: u32 = 8;
 
 #[derive(Debug, Default)]
 struct LockSlot {
-    /// The lock at which this node was met last, by its hash 32, and the looks there without a
-    /// waiter after which it is alone 32; none when it is.
+    /// The lock at which this node was met last, by its hash 32, whether it has seen waiters there
+    /// 1, and the looks there without a waiter after which it is alone 31; none when it is.
     contended: AtomicU64,
     /// Alone: takes of one lock in a row.
     streak: AtomicU32,
@@ -62,16 +62,25 @@ struct LockSlot {
     given_up: [AtomicU32; WORDS],
 }
 
+/// Of the low half of [`LockSlot::contended`]: this node has seen waiters.
+const SAW_WAITERS: u32 = 1 << 31;
+
 impl LockSlot {
     /// This node has company at a lock, for so many looks.
     fn contend(&self, lock: u64, looks: u32) {
         self.contended.store(hash(lock) << 32 | u64::from(looks), Relaxed);
     }
 
+    /// What is known of the company at a lock.
     #[inline]
-    fn looks_left(&self, lock: u64) -> u32 {
+    fn company(&self, lock: u64) -> u32 {
         let contended = self.contended.load(Relaxed);
         if contended >> 32 == hash(lock) { contended as u32 } else { 0 }
+    }
+
+    #[inline]
+    fn looks_left(&self, lock: u64) -> u32 {
+        self.company(lock) & !SAW_WAITERS
     }
 }
 
@@ -130,7 +139,8 @@ impl FairShare {
 
     /// Another node has the lock.
     pub fn met(&self, lock: u64) {
-        self.slot(lock).contend(lock, LOOKS_UNTIL_ALONE);
+        let slot = self.slot(lock);
+        slot.contend(lock, LOOKS_UNTIL_ALONE | slot.company(lock) & SAW_WAITERS);
     }
 
     /// Whether a try for a lock shall read the stamps, too. `more`: whether the next client of this
@@ -169,9 +179,10 @@ impl FairShare {
         }
         slot.is_awaited.store(is_awaited, Relaxed);
         match slot.looks_left(lock) {
-            _ if is_awaited => slot.contend(lock, LOOKS_UNTIL_ALONE),
+            _ if is_awaited => slot.contend(lock, LOOKS_UNTIL_ALONE | SAW_WAITERS),
             0 => {}
-            left => slot.contend(lock, left - 1),
+            1 => slot.contend(lock, 0),
+            _ => slot.contend(lock, slot.company(lock) - 1),
         }
     }
 
@@ -213,6 +224,13 @@ impl FairShare {
             }
         }
         waiting.iter().any(|s| *s != 0).then_some(waiting)
+    }
+
+    /// Whether other nodes have waited for the lock of late: those that have found it held twice. A
+    /// load.
+    #[inline]
+    pub fn is_contended(&self, lock: u64) -> bool {
+        self.slot(lock).company(lock) & SAW_WAITERS != 0
     }
 
     /// The lock has been left to others.
@@ -298,6 +316,24 @@ mod tests {
             take(&r, 1, &NONE);
         }
         assert!(!r.looks(1, || true), "alone");
+    }
+
+    #[test]
+    fn a_lock_is_contended_while_waiters_have_been_seen_of_late() {
+        let (r, other) = (FairShare::new(1, 1), FairShare::new(2, 1));
+        r.met(7);
+        take(&r, 7, &NONE);
+        assert!(!r.is_contended(7), "met, and gone");
+        take(&r, 7, &stamps(1, other.says(7)));
+        assert!(r.is_contended(7) && !r.is_contended(8));
+        r.met(7);
+        for _ in 0..LOOKS_UNTIL_ALONE {
+            assert!(r.is_contended(7));
+            take(&r, 7, &NONE);
+        }
+        assert!(!r.is_contended(7), "alone");
+        r.met(7);
+        assert!(!r.is_contended(7));
     }
 
     /// A waiter with tries that always come too late is never met.

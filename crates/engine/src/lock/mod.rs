@@ -184,7 +184,7 @@ impl LeafLocks<'_> {
             // Where the mirror names several slots, the first one has another key as often as not.
             // For a record it takes the table, which has the count.
             let alone = replaces(w)
-                && Appends(self.0).is_past(route.leaf)
+                && Appends(self.0).is_past(&route)
                 && named.as_ref().is_some_and(|slots| slots.are_at_most(1));
             let wanted = match named.and_then(|mut slots| slots.next()) {
                 None => Wanted::Table,

@@ -11,11 +11,12 @@
 //! An update of a leaf that no record says anything of ([`Table::behind`](crate::format::Table))
 //! goes to the leaf as without a log when the ring takes no more leaves. So writes that go on for
 //! long, and come to each leaf rarely, cost no more than without a log. The same holds for updates
-//! of some leaves while owners are loaded more than memory nodes (`balance.rs`); for these a slot
-//! of the image is enough that no record says anything of (G6).
+//! of some leaves while owners are loaded more than memory nodes (`balance.rs`), and of leaves that
+//! nodes contend for; for these a slot of the image is enough that no record says anything of (G6).
 //!
 //! A full ring does not block: the write goes *through*. The client writes the leaf back, and then
-//! WRITEs the slot there (`cut.rs`).
+//! WRITEs the slot there (`cut.rs`). So does an update of a contended leaf that is behind: from
+//! then on its updates go to the leaf.
 //!
 //! *Failures.* Once the record is in the ring a later client may write it, whatever becomes of this
 //! one. So an error has an unknown effect and leaves the lock abandoned, as a dropped caller does.
@@ -37,7 +38,7 @@ use crate::format::{Place, SlotState, put_u64, slot};
 use crate::journal::{Journaled, effect};
 use crate::leaf::EntryImages;
 use crate::lock::Locked;
-use crate::{Client, KeyValue, Mark, Mutant};
+use crate::{Client, KeyValue, Mark, Mutant, Route};
 
 /// Pause before a memory node without room for a ring is asked again, ns.
 const TRY_AGAIN_NS: u64 = 500_000;
@@ -51,14 +52,14 @@ pub(crate) struct Appends<'c>(pub &'c Client);
 
 impl Appends<'_> {
     /// Makes an entry durable that fills a slot of a locked leaf, or replaces one there. Returns
-    /// its buffer, as the image is to have it (G6).
+    /// its buffer, as the image is to have it (G6), and whether it has a record.
     pub(crate) async fn entry(
         self,
         l: &Locked,
         place: Place,
         (key, _, value): KeyValue<'_>,
         (replaces, (block, _, mut entry)): (Option<u32>, EntryImages),
-    ) -> Result<Buf> {
+    ) -> Result<(Buf, bool)> {
         let c = self.0;
         debug_assert!(c.op.holds(l.tag), "a record of {} is written without its lock", place.leaf);
         c.check_lease_untouched()?;
@@ -69,30 +70,36 @@ impl Appends<'_> {
             c.ep.step(Step::Entry);
             c.ep.write(block.addr(), buf).await?;
         }
-        if self.slot(l, (place, &entry), replaces).await? && !c.node.has(Mutant::LogUnmarked) {
+        let has_record = self.slot(l, (place, &entry), replaces).await?;
+        if has_record && !c.node.has(Mutant::LogUnmarked) {
             slot::set_logged(&mut entry, true);
         }
-        Ok(entry)
+        Ok((entry, has_record))
     }
 
-    /// Makes it durable that a slot of a locked leaf is free.
-    pub(crate) async fn free(self, l: &Locked, place: Place, word0: u64) -> Result<()> {
+    /// Makes it durable that a slot of a locked leaf is free. False: without a record.
+    pub(crate) async fn free(self, l: &Locked, place: Place, word0: u64) -> Result<bool> {
         let mut entry = vec![0; self.0.node.g.entry()];
         put_u64(&mut entry, 0, word0);
-        self.slot(l, (place, &entry), None).await.map(|_| ())
+        self.slot(l, (place, &entry), None).await
     }
 
-    /// Makes the new bytes of a slot durable. False: in the leaf, and no record counts.
+    /// Makes the new bytes of a slot durable. False: in the leaf, and no record of it counts.
     async fn slot(
         self,
         l: &Locked,
         (place, bytes): (Place, &[u8]),
         replaces: Option<u32>,
     ) -> Result<bool> {
-        if self.append(l, place, bytes).await? {
+        // An update, and the leaf is behind: else it would have gone past the log.
+        let leaves = |log| replaces.is_some() && self.is_contended(log, &l.route);
+        if self.0.node.log.as_ref().is_some_and(leaves) {
+            Mark::LogLeft.hit();
+        } else if self.append(l, place, bytes).await? {
             return Ok(true);
+        } else {
+            Mark::LogFull.hit();
         }
-        Mark::LogFull.hit();
         // Of a free slot word0 counts alone.
         let is_free =
             slot::unchecked(&self.0.node.g, bytes).is_some_and(|s| s.state == SlotState::Free);
@@ -101,8 +108,15 @@ impl Appends<'_> {
     }
 
     /// Whether updates of a leaf are to go past the log, if there is one.
-    pub(crate) fn is_past(self, leaf: GlobalAddr) -> bool {
-        self.0.node.log.as_ref().is_none_or(|log| log.balance.is_past(leaf))
+    pub(crate) fn is_past(self, route: &Route) -> bool {
+        let Some(log) = &self.0.node.log else { return true };
+        log.balance.is_past(route.leaf) || self.is_contended(log, route)
+    }
+
+    /// Whether nodes contend for the lock of a leaf, which is held longer for a record: its client
+    /// waits for its group's WRITE.
+    fn is_contended(self, log: &WriteLog, route: &Route) -> bool {
+        log.balance.moves() && self.0.node.contenders.is_contended(route.table.bits())
     }
 
     /// Whether a write that replaces an entry of a locked leaf goes to the leaf: no record says
@@ -117,7 +131,7 @@ impl Appends<'_> {
         }
         let behind = l.table.behind && !self.0.node.has(Mutant::LogBehindIgnored);
         let takes = || log.ring(self.ring_of(log, l.route.leaf)).with(|r| r.takes_leaves());
-        let passes = !behind && (log.balance.is_past(l.route.leaf) || takes() == Some(false));
+        let passes = !behind && (self.is_past(&l.route) || takes() == Some(false));
         if passes {
             Mark::LogPassed.hit();
         }

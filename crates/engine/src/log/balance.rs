@@ -102,6 +102,11 @@ impl Balance {
         }
     }
 
+    /// Whether the share follows the loads.
+    pub fn moves(&self) -> bool {
+        !self.is_fixed
+    }
+
     /// Whether updates of a leaf go past the log.
     #[inline]
     pub fn is_past(&self, leaf: GlobalAddr) -> bool {

@@ -1,7 +1,9 @@
-//! The log at the end of what a leaf can count, and what a node keeps of the rings.
+//! The log at the end of what a leaf can count and under contention, and what a node keeps of the
+//! rings.
 
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::sync::locked;
+use dmtree_parts::fairness::FairShare;
 use dmtree_parts::{RangeIndex, Work, Write};
 use dmtree_pool::PoolOptions;
 
@@ -32,6 +34,44 @@ fn a_sweep_drops_what_was_read_of_rings() {
     c.client.node.push_chore(Chore::Sweep(Vec::new()));
     while now(&mut c, async |c| c.maintain().await).expect("works") == Work::Some {}
     assert_eq!(kept(&c), 0);
+}
+
+/// While other nodes wait for a leaf its updates go to the leaf, and no record of it counts.
+#[test]
+fn a_contended_leaf_leaves_the_log() {
+    let cluster = TestCluster::new(&PoolOptions::default(), 1 << 20, logged()).expect("an index");
+    let mut c = tree(&cluster, 0);
+    let (one, two) = (key(0), key(1));
+    now(&mut c, async |c| c.write(&one, Write::Put(b"before")).await).expect("a put");
+    let leaf = route(&mut c, &one);
+    let is_behind = |c: &mut DmTree| {
+        let behind = now(c, async |c| {
+            let locks = LeafLocks(&c.client);
+            let l = locks.lock(&leaf).await?.expect("its route");
+            let behind = l.table.behind;
+            locks.unlock_with_table(l).await.map(|()| behind)
+        });
+        behind.expect("locked")
+    };
+    let update = |c: &mut DmTree, value: &[u8]| {
+        now(c, async |c| c.write(&one, Write::Update(value)).await).expect("an update");
+    };
+    update(&mut c, b"first");
+    assert!(is_behind(&mut c), "no other node waits");
+    let (contenders, lock) = (&c.client.node.clone().contenders, leaf.table.bits());
+    let other = FairShare::new(7, 1);
+    contenders.took(lock, Some(&[0, other.says(lock), 0, 0]));
+    contenders.left(lock);
+    update(&mut c, b"second");
+    assert!(!is_behind(&mut c));
+    now(&mut c, async |c| c.write(&two, Write::Put(b"new")).await).expect("an insert");
+    assert!(is_behind(&mut c), "an insert has a record");
+    update(&mut c, b"third");
+    assert!(!is_behind(&mut c));
+    let mut value = Vec::new();
+    assert!(now(&mut c, async |c| c.get(&one, &mut value).await).expect("a get"));
+    assert_eq!(value, b"third");
+    now(&mut c, async |c| c.walk().await).expect("sound");
 }
 
 /// The count of a leaf does not wrap: a record of before would be newer than all records behind.

@@ -437,11 +437,14 @@ impl<'c> Writes<'c> {
         }
         let began = if is_logged { None } else { Appends(c).sample() };
         let written = match is_logged {
-            false => Entries(c).write_images(&l, place, pair, (replaces, images)).await,
+            false => {
+                let written = Entries(c).write_images(&l, place, pair, (replaces, images)).await;
+                written.map(|entry| (entry, false))
+            }
             true => Appends(c).entry(&l, place, pair, (replaces, images)).await,
         };
-        let entry = match written {
-            Ok(entry) => entry,
+        let (entry, has_record) = match written {
+            Ok(written) => written,
             Err(e) => return c.fail(l, e).await,
         };
         Appends(c).wrote_since(began);
@@ -452,10 +455,10 @@ impl<'c> Writes<'c> {
         // A record has the write count that the table is to have.
         let changes = match (is_logged, replaces.is_some()) {
             (false, true) => TableChange::None,
-            (true, true) if l.table.behind => TableChange::Count,
+            (true, true) if l.table.behind && has_record => TableChange::Count,
             _ => TableChange::Any,
         };
-        l.table.behind |= is_logged;
+        l.table.behind = has_record || (l.table.behind && !is_logged);
         Images(c).unlock(l, (place.slot, entry), changes).await
     }
 
@@ -478,9 +481,8 @@ impl<'c> Writes<'c> {
                 let list = (write_verb(l.at.plus(BODY_AT as u64), body), cas(l.at, l.tag.0, 0));
                 c.ep.chain(list).await?;
             }
-            (l, ()) = self.free(l, place, free).await?;
+            (l, l.table.behind) = self.free(l, place, free).await?;
             l.table.set(p.slot, 0);
-            l.table.behind |= l.route.is_imaged() && c.node.log.is_some();
             Router(c).note_mirror(key, &l.route, p.slot, 0);
             if l.route.is_imaged() {
                 let word = Images(c).copy_of(&free.to_le_bytes()).await?;
@@ -496,8 +498,8 @@ impl<'c> Writes<'c> {
         Ok((Outcome::Done, c.op.outcome(OpOutcome::Hit)))
     }
 
-    /// Makes it durable that a slot is free.
-    async fn free(self, l: Locked, place: Place, free: u64) -> Result<(Locked, ())> {
+    /// Makes it durable that a slot is free; true: by a record of a log.
+    async fn free(self, l: Locked, place: Place, free: u64) -> Result<(Locked, bool)> {
         let (c, at) = (self.0, Entries(self.0).at(place));
         if l.route.is_imaged() && c.node.log.is_some() {
             let freed = Appends(c).free(&l, place, free).await;
@@ -505,10 +507,13 @@ impl<'c> Writes<'c> {
         }
         c.ep.step(Step::Entry);
         match c.node.has(Mutant::DeleteEarly) {
-            false => c.under(l, c.ep.write_word(at, free).await).await,
+            false => {
+                let (l, ()) = c.under(l, c.ep.write_word(at, free).await).await?;
+                Ok((l, false))
+            }
             true => {
                 c.ep.detach(write_word(at, free), None);
-                Ok((l, ()))
+                Ok((l, false))
             }
         }
     }
