@@ -2,15 +2,18 @@
 //! state that leads to one, and checks that the branch does its work.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use dmtree_check::scenario::{Scenario, Script, key};
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::{Buf, Fifo, GlobalAddr};
+use dmtree_parts::gc::Collector;
 use dmtree_parts::held::RemoteLock;
 use dmtree_parts::{Fill, RangeIndex, Work, Write};
-use dmtree_pool::{BlockPtr, PoolOptions};
+use dmtree_pool::{BlockPtr, PoolOptions, Span};
 
 use crate::change::{Merge, Relocation};
 use crate::format::inner::free_word;
@@ -18,6 +21,7 @@ use crate::format::{BODY_AT, Child, Stored, Table, Ver, block, get_key};
 use crate::inner::{InnerLocks, LockedInner, Records};
 use crate::leaf::{CellKind, Leaves, NodeHeader, Pair, image_at, pair_of};
 use crate::lock::{HeldLock, LeafLocks, Lockable, Locked, TableLocks};
+use crate::maintenance::Collection;
 use crate::point::{DirectWrite, Writes};
 use crate::recovery::LeafRecovery;
 use crate::router::{Router, route_of};
@@ -369,6 +373,62 @@ fn a_tombstone_without_its_sibling_record_is_unlinked_later() {
         Records(&c.client).insert(1, &low, &child).await.expect("room");
         all_chores(&mut c).await;
         assert_eq!(hits(Mark::Unlinked), unlinked + 1);
+    });
+}
+
+/// Relocates a leaf, and is dropped before this poll; how many there were.
+async fn relocate_until(c: &DmTree, route: &Route, dropped_at: u32) -> u32 {
+    let pin = c.client.pin().expect("open");
+    let l = locked_leaf(c, route).await;
+    let mut relocation = Box::pin(relocate(c, l));
+    let mut polls = 0;
+    poll_fn(|cx| {
+        polls += 1;
+        if polls == dropped_at { Poll::Ready(()) } else { relocation.as_mut().poll(cx) }
+    })
+    .await;
+    drop((relocation, pin));
+    polls
+}
+
+/// A leaf that is relocated behind the cursor of a collection, by a client that is dropped before
+/// it queues the unlinking, was taken for lost and reused, while its left sibling still named it.
+#[test]
+fn a_leaf_that_leaves_the_index_during_a_gc_is_not_lost() {
+    let _one = one_at_a_time();
+    let scenario = scenario(small(), (0..1000).map(key));
+    alone(&scenario, |mut c| async move {
+        let mut routes = vec![route_to(&c, &key(0)).await];
+        for n in 0..1000 {
+            let route = route_to(&c, &key(n)).await;
+            if routes.last() != Some(&route) {
+                routes.push(route);
+            }
+        }
+        // The second one finds the nodes above it in the cache, as others will.
+        relocate_until(&c, &routes.pop().expect("many"), u32::MAX).await;
+        let all = relocate_until(&c, &routes.pop().expect("many"), u32::MAX).await;
+        all_chores(&mut c).await;
+        let mut run = Collection(&c.client).collect_some(None).await.expect("begins");
+        let leaf = loop {
+            let live = &run.as_ref().expect("leaves are left").live;
+            let bytes = c.client.node.leaf_bytes(32);
+            let is_live = |route: &Route| live.has(Span::object(route.leaf, bytes));
+            if let Some(two) = routes[1..].windows(2).find(|r| is_live(&r[0]) && !is_live(&r[1])) {
+                break two[1];
+            }
+            run = Collection(&c.client).collect_some(run).await.expect("goes on");
+        };
+        // Its last verbs, which unlock the leaf, are in flight, and execute.
+        assert_eq!(relocate_until(&c, &leaf, all).await, all);
+        let before = (hits(Mark::GcObject), hits(Mark::GcUnlink));
+        while run.is_some() {
+            run = Collection(&c.client).collect_some(run).await.expect("goes on");
+        }
+        assert_eq!((hits(Mark::GcObject), hits(Mark::GcUnlink)), before);
+        c.gc().await.expect("works");
+        all_chores(&mut c).await;
+        assert_eq!(hits(Mark::GcUnlink), before.1 + 1, "the next one unlinks it");
     });
 }
 

@@ -280,12 +280,21 @@ impl GcLog {
 impl GarbageCollection<'_> {
     /// An object and its table were unlinked, and this node is to retire them some time later:
     /// until then it holds them.
-    pub fn log_pending(self, index: u32, object: (GlobalAddr, u64), table: Option<TableId>) {
-        let (at, bytes) = object;
+    pub fn log_pending(self, index: u32, (at, bytes): (GlobalAddr, u64), table: Option<TableId>) {
         let object = Span::object(at, bytes);
         match table {
             Some(table) => self.0.gc_log.pend(Some(index), &[object, Span::table(table)]),
             None => self.0.gc_log.pend(Some(index), &[object]),
+        }
+    }
+
+    /// An object and its table are about to leave the index, and others may still lead to them. A
+    /// collection that runs may not meet the object any more, where its place is another one's:
+    /// logged, it is left to the next one, whatever becomes of the client that unlinks it.
+    pub fn log_leaving(self, (at, bytes): (GlobalAddr, u64), table: Option<TableId>) {
+        self.0.gc_log.add(|| Span::object(at, bytes));
+        if let Some(table) = table {
+            self.0.gc_log.add(|| Span::table(table));
         }
     }
 

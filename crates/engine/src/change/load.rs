@@ -216,16 +216,16 @@ impl<'c> Load<'c> {
             self.close_neighbourhoods(&mut l).await?;
         }
         if c.node.has(Mutant::LoadCommitEarly) {
-            Tombstones(c).forward(l.route.leaf, first_leaf).await?;
+            Tombstones(c).forward(&l.route, first_leaf).await?;
         }
         c.ep.write_word(r0.addr.plus(c.node.g.next_at() as u64), root.bits()).await?;
-        Tombstones(c).forward(l.route.leaf, first_leaf).await?;
+        Tombstones(c).forward(&l.route, first_leaf).await?;
         if let Some(copy) = l.image.take() {
             // Without a table only the header tells a client with a stale record that the leaf is a
             // tombstone.
             Tombstones(c).blank(&copy, &l.table, first_leaf).await?;
         }
-        Tombstones(c).forward(r0.addr, root).await?;
+        Tombstones(c).forward_inner(r0.addr, root).await?;
         // A client that met the old node meanwhile has swung the root itself, and the tree may have
         // grown since.
         c.ep.cas(c.node.root.word, r0.addr.bits(), root.bits()).await?;

@@ -174,9 +174,9 @@ impl<'c> Merge<'c> {
         let live = self.a.table.live() + self.b.table.live();
         self.stage().await?; // m1
         let image = self.image(live).await?;
-        let (a, b) = (self.copy_a.addr, self.copy_b.addr);
+        let a = self.copy_a.addr;
         self.begin_early(&image).await?;
-        Tombstones(c).forward(b, a).await?; // m2
+        Tombstones(c).forward(&self.b.route, a).await?; // m2
         let shown = self.shown(&image).await?;
         c.ep.write(a, image).await?; // m3
         if !c.node.has(Mutant::MergeNoBlank) {

@@ -150,7 +150,7 @@ impl<'c> Relocation<'c> {
         if c.node.has(Mutant::BlankBeforeInto) {
             Tombstones(c).blank(&leaf, &l.table, GlobalAddr::NULL).await?;
         }
-        Tombstones(c).forward(leaf.addr, new.grant.addr).await?;
+        Tombstones(c).forward(&l.route, new.grant.addr).await?;
         if !c.node.has(Mutant::NoBlank) {
             Tombstones(c).blank(&leaf, &l.table, new.grant.addr).await?;
         }

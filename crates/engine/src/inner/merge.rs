@@ -8,7 +8,7 @@ use dmtree_fabric::{Buf, Result, Step};
 
 use crate::format::{FenceArea, Record, check_header, put_u64};
 use crate::inner::{InnerLocks, InnerNodes, LockedInner, Records, fill};
-use crate::leaf::{Blocks, NodeHeader};
+use crate::leaf::{Blocks, NodeHeader, Tombstones};
 use crate::router::Router;
 use crate::{Chore, Client, Mark, Mutant, Unlock, invariants};
 
@@ -69,8 +69,7 @@ impl<'c> InnerMerge<'c> {
         Mark::MergeInner.hit();
         let (mut image_a, image_b) = self.images().await?;
         c.ep.step(Step::Structure);
-        c.check_lease()?;
-        c.ep.write_word(b.addr.plus(g.forward_at() as u64), a.addr.bits()).await?;
+        Tombstones(c).forward_inner(b.addr, a.addr).await?;
         if c.node.has(Mutant::InnerMergeBlankEarly) {
             InnerNodes(c).write(b.addr, &image_b).await?;
         }

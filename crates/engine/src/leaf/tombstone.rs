@@ -13,9 +13,25 @@ pub(crate) struct Tombstones<'c>(pub &'c Client);
 
 impl Tombstones<'_> {
     /// Commits: the leaf's range goes to the leaf at `forward`.
-    pub(crate) async fn forward(self, leaf: GlobalAddr, forward: GlobalAddr) -> Result<()> {
+    pub(crate) async fn forward(self, leaf: &Route, forward: GlobalAddr) -> Result<()> {
+        let node = &self.0.node;
+        let bytes = node.leaf_bytes(leaf.capacity);
+        let table = node.has_tables().then_some(leaf.table);
+        node.pool.collection().log_leaving((leaf.leaf, bytes), table);
+        self.forward_to(leaf.leaf, forward).await
+    }
+
+    /// The same for an inner node.
+    pub(crate) async fn forward_inner(self, inner: GlobalAddr, forward: GlobalAddr) -> Result<()> {
+        let node = &self.0.node;
+        let bytes = u64::from(node.inner_arena.key().object_bytes);
+        node.pool.collection().log_leaving((inner, bytes), None);
+        self.forward_to(inner, forward).await
+    }
+
+    async fn forward_to(self, at: GlobalAddr, forward: GlobalAddr) -> Result<()> {
         self.0.check_lease()?;
-        self.0.ep.write_word(leaf.plus(self.0.node.g.forward_at() as u64), forward.bits()).await
+        self.0.ep.write_word(at.plus(self.0.node.g.forward_at() as u64), forward.bits()).await
     }
 
     /// Frees the slots of a tombstone, under the next range.

@@ -3,8 +3,10 @@
 //!
 //! At any time the ranges of a level's nodes are a partition of all keys (R). A cursor over the
 //! level therefore meets every record, and every pair, that is present throughout. An object that
-//! the cursor misses was taken from a free list, or put on one, during the walk, and the gc log
-//! names it.
+//! the cursor misses was taken from a free list, was put on one, or became a tombstone during the
+//! walk, and the gc log names it. A tombstone is logged when it leaves the index: the cursor may
+//! have passed its left sibling, which names it, and no queue has it when its client fails before
+//! the unlinking is queued.
 //!
 //! For each node the cursor
 //!
