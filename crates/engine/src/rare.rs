@@ -138,6 +138,29 @@ fn a_torn_image_is_built_anew() {
     });
 }
 
+/// The lock of a leaf that has moved may be held for long: by a client that failed, on a node where
+/// no client works any more. A reader with the old route waited for it.
+#[test]
+fn a_reader_does_not_wait_for_the_lock_of_a_tombstone() {
+    let _one = one_at_a_time();
+    let scenario = scenario(Options { images: 0.5, ..small() }, (0..20).map(key));
+    let tag = client(&scenario, 1).client.tags.next();
+    alone(&scenario, |mut c| async move {
+        let route = route_to(&c, &key(3)).await;
+        assert!(route.is_imaged(), "{route:?}");
+        let pin = c.client.pin().expect("open");
+        let l = locked_leaf(&c, &route).await;
+        relocate(&c, l).await;
+        let cell = c.client.cell(route.table).await.expect("works").expect("an owner");
+        assert_eq!(c.client.ep.cas(cell, 0, tag.0).await.expect("there"), 0);
+        let old = Leaves(&c.client).current(&route).await.expect("no wait");
+        assert!(!old.header(&c.client).forward.is_null());
+        assert_eq!(c.client.ep.cas(cell, tag.0, 0).await.expect("there"), tag.0);
+        drop(pin);
+        all_chores(&mut c).await;
+    });
+}
+
 /// While bytes in memory are wrong another node's client reads a key: it retries, and finds the key
 /// once the bytes are right again.
 fn reads_again(

@@ -179,7 +179,9 @@ impl<'a> Actors<'a> {
             return;
         }
         self.spawn_agents(worker);
-        if shared.case.node_faults.iter().any(NodeFault::hits_the_living) {
+        let case = &shared.case;
+        // Where nodes fail, a change of the budget may be dropped as an operation may.
+        if case.shrinks_at > 0 || case.node_faults.iter().any(NodeFault::hits_the_living) {
             for (cn, slot) in self.maintenance_actors.iter().enumerate() {
                 let maintenance = move || self.maintain_periodically(cn, *slot);
                 self.spawn(worker, (*slot, TaskRole::beside(Some(cn))), maintenance);

@@ -159,7 +159,10 @@ impl Images<'_> {
             }
             Mark::LeafTorn.hit();
             c.op.retried.set(true);
-            self.wait(&mut backoff, route).await?;
+            // A tombstone stays one, whatever becomes of its lock: its client may be gone.
+            if !self.wait(&mut backoff, route).await? {
+                return Leaves(c).read(route.leaf, route.capacity).await;
+            }
         }
     }
 
