@@ -168,6 +168,7 @@ impl DmNode {
             let object_bytes = bytes as u32;
             cx.pool.arena(ArenaKey { index: root.index, kind, object_bytes })
         };
+        let leaf_arena = |capacity| (capacity, arena(KIND_LEAF, o.leaf_bytes(capacity)));
         let new = Self {
             pool: cx.pool.clone(),
             o: o.clone(),
@@ -182,11 +183,7 @@ impl DmNode {
             readers: Combiner::new(GROUPS, GROUP_BOUND),
             writers: Combiner::new(GROUPS, GROUP_BOUND),
             inner_arena: arena(KIND_INNER, g.inner_bytes()),
-            leaf_arenas: o
-                .capacities()
-                .into_iter()
-                .map(|c| (c, arena(KIND_LEAF, o.leaf_bytes(c))))
-                .collect(),
+            leaf_arenas: o.capacities().into_iter().map(leaf_arena).collect(),
             lock_words: OnceLock::new(),
             changes: AtomicU32::new(0),
             abandoned_locks: AbandonedLocks::default(),

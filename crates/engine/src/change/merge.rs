@@ -90,20 +90,9 @@ impl<'c> Merge<'c> {
         let worn = a.table.ver.range.max(b.table.ver.range) >= MAX_RANGE;
         if worn || (live_a + live_b) * 2 > ra.capacity {
             Mark::MergeLarge.hit();
-            c.unlock(b).await?;
-            return c.unlock(a).await.map(|()| false);
+            return Self::part(c, (a, b), None).await.map(|()| false);
         }
-        // Entries are staged where records may say something else.
-        let completed = async {
-            Cut(c).complete(&a).await?;
-            Cut(c).complete(&b).await
-        };
-        if let Err(e) = completed.await {
-            if e.effect() == Effect::None {
-                c.unlock(b).await?;
-            }
-            return c.fail(a, e).await;
-        }
+        let (a, b) = Self::completed(c, (a, b)).await?;
         let copies = async {
             let copy_a = Leaves(c).read(ra.leaf, ra.capacity).await?;
             let copy_b = Leaves(c).read(rb.leaf, rb.capacity).await?;
@@ -111,10 +100,7 @@ impl<'c> Merge<'c> {
         };
         let (copy_a, copy_b, parent) = match copies.await {
             Ok((a, b, Some(parent))) => (a, b, parent),
-            Ok((_, _, None)) => {
-                c.unlock(b).await?;
-                return c.unlock(a).await.map(|()| true);
-            }
+            Ok((_, _, None)) => return Self::part(c, (a, b), None).await.map(|()| true),
             Err(e) => {
                 c.unlock(b).await?;
                 return c.fail(a, e).await;
@@ -126,21 +112,39 @@ impl<'c> Merge<'c> {
         let neighbours = copy_a.header(c).next == rb.leaf;
         let Some(at) = at.filter(|at| *at > 0 && neighbours) else {
             Mark::MergeNoNeighbour.hit();
-            c.unlock(parent).await?;
-            c.unlock(b).await?;
-            return c.unlock(a).await.map(|()| true);
+            return Self::part(c, (a, b), Some(parent)).await.map(|()| true);
         };
         let moves = match Self::places(c, &a, &copy_b).await {
             Ok(Some(moves)) => moves,
             placed => {
                 Mark::HopMergeNot.hit();
-                c.unlock(parent).await?;
-                c.unlock(b).await?;
-                c.unlock(a).await?;
+                Self::part(c, (a, b), Some(parent)).await?;
                 return placed.map(|_| false);
             }
         };
         Self { c, a, b, copy_a, copy_b, parent, at, moves }.run().await.map(|()| true)
+    }
+
+    /// The leaves are not merged: gives their locks back.
+    async fn part(c: &Client, (a, b): (Locked, Locked), parent: Option<LockedInner>) -> Result<()> {
+        if let Some(parent) = parent {
+            c.unlock(parent).await?;
+        }
+        c.unlock(b).await?;
+        c.unlock(a).await
+    }
+
+    /// Writes both leaves back: entries are staged where records may say something else.
+    async fn completed(c: &Client, (a, b): (Locked, Locked)) -> Result<(Locked, Locked)> {
+        let completed = async {
+            Cut(c).complete(&a).await?;
+            Cut(c).complete(&b).await
+        };
+        let Err(e) = completed.await else { return Ok((a, b)) };
+        if e.effect() == Effect::None {
+            c.unlock(b).await?;
+        }
+        c.fail(a, e).await
     }
 
     /// B's live slots, each with a free one of A; `None` when an entry finds no place there.

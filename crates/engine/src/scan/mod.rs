@@ -36,7 +36,7 @@ pub(crate) use read::{LeafGroup, LeafReader};
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
+use dmtree_fabric::{Backoff, OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::cache::CachedNode;
 use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 use dmtree_pool::BlockPtr;
@@ -127,19 +127,10 @@ impl<'a> Scan<'a> {
                 }
             }
             if stale || skips {
-                Mark::ScanStale.hit();
                 if let Some(models) = models.take() {
                     ModelSearch(c, models).missed(&cursor);
                 }
-                let fresh = Router(c).fresh_route(&cursor).await?;
-                c.op.quiescent_point();
-                backoff.step().await?;
-                if backoff.steps() > WALK_AFTER {
-                    // The record is missing, or names a tombstone, and the client that should
-                    // repair it may be dead.
-                    Mark::ScanWalk.hit();
-                    walked = Router(c).walk_route(&cursor, &fresh).await?;
-                }
+                walked = self.after_stale(&cursor, &mut backoff).await?;
             }
             if self.page.bytes() >= PAGE_BYTES {
                 return Ok(Some(Resume(Bound::Included(cursor))));
@@ -148,6 +139,21 @@ impl<'a> Scan<'a> {
             drop(pin);
             pin = c.pin()?;
         }
+    }
+
+    /// The route of a leaf that was stale is read again; after some tries the route to walk to.
+    async fn after_stale(&self, cursor: &[u8], backoff: &mut Backoff<'_>) -> Result<Option<Route>> {
+        Mark::ScanStale.hit();
+        let fresh = Router(self.c).fresh_route(cursor).await?;
+        self.c.op.quiescent_point();
+        backoff.step().await?;
+        if backoff.steps() <= WALK_AFTER {
+            return Ok(None);
+        }
+        // The record is missing, or names a tombstone, and the client that should repair it may be
+        // dead.
+        Mark::ScanWalk.hit();
+        Router(self.c).walk_route(cursor, &fresh).await
     }
 
     /// Leaves from a key on, READ together: the one of a route that was walked to, those that
