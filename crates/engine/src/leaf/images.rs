@@ -357,11 +357,10 @@ impl Images<'_> {
         }
         // Several lists: most writes do not carry empty places.
         let done = match (raised, body, count) {
+            (_, _, Some(count)) => c.ep.chain((image, count, free)).await.map(|all| all.2),
             (None, None, None) => c.ep.chain((image, free)).await.map(|(_, was)| was),
-            (None, None, Some(count)) => c.ep.chain((image, count, free)).await.map(|all| all.2),
-            (None, Some(body), _) => c.ep.chain((image, body, free)).await.map(|all| all.2),
+            (None, Some(body), None) => c.ep.chain((image, body, free)).await.map(|all| all.2),
             (raised, body, None) => c.ep.chain((raised, image, body, free)).await.map(|all| all.3),
-            (raised, _, count) => c.ep.chain((raised, image, count, free)).await.map(|all| all.3),
         };
         match done {
             Ok(was) if was == tag.0 => {
