@@ -15,7 +15,7 @@ use dmtree_parts::held::RemoteLock;
 use dmtree_parts::{Fill, RangeIndex, Work, Write};
 use dmtree_pool::{BlockPtr, PoolOptions, Span};
 
-use crate::change::{Merge, Relocation};
+use crate::change::{Merge, Relocation, Split};
 use crate::format::inner::free_word;
 use crate::format::{BODY_AT, Child, Stored, Table, Ver, block, get_key};
 use crate::inner::{InnerLocks, LockedInner, Records};
@@ -25,7 +25,7 @@ use crate::maintenance::Collection;
 use crate::point::{DirectWrite, Writes};
 use crate::recovery::LeafRecovery;
 use crate::router::{Router, route_of};
-use crate::{Chore, DmTree, Mark, Options, Route, Techniques, Unlock, fence_tag};
+use crate::{Chore, DmTree, KeyHash, Mark, Options, Route, Techniques, Unlock, fence_tag};
 
 /// Bytes of cache of a node: a few inner nodes.
 const SMALL_CACHE: u64 = 16 << 10;
@@ -452,6 +452,32 @@ fn a_leaf_that_leaves_the_index_during_a_gc_is_not_lost() {
         c.gc().await.expect("works");
         all_chores(&mut c).await;
         assert_eq!(hits(Mark::GcUnlink), before.1 + 1, "the next one unlinks it");
+    });
+}
+
+/// A client has failed between the commit word of a split and the image, and a write without room
+/// collects garbage before the sweep: the new leaf was taken for lost, and its memory given to
+/// another one, before the repair made it the right sibling.
+#[test]
+fn a_leaf_of_a_split_that_has_not_ended_is_not_lost() {
+    let _one = one_at_a_time();
+    let scenario = scenario(small(), (0..200).map(key));
+    alone(&scenario, |mut c| async move {
+        let pin = c.client.pin().expect("open");
+        let route = route_to(&c, &key(50)).await;
+        let mut l = locked_leaf(&c, &route).await;
+        let (new_key, next_at) = ([&key(50)[..], b"+"].concat(), c.client.node.g.next_at() as u64);
+        let pair = (&new_key[..], KeyHash::of(&new_key), &b"a value"[..]);
+        let (split, lower) = Split::prepare(&c.client, &mut l, pair).await.expect("room");
+        let new = split.new_leaf();
+        c.client.ep.write_word(route.leaf.plus(next_at), new.bits()).await.expect("there");
+        drop((split, lower, l, pin));
+        let repaired = hits(Mark::RecoverSplit);
+        c.gc().await.expect("works");
+        assert_eq!(hits(Mark::RecoverSplit), repaired + 1);
+        let lower = Leaves(&c.client).read(route.leaf, route.capacity).await.expect("whole");
+        assert_eq!(lower.header(&c.client).next, new);
+        assert_eq!(c.gc().await.expect("works").doubly, 0, "in use, and not free");
     });
 }
 

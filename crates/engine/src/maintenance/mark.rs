@@ -16,7 +16,10 @@
 //! 3. marks the tombstones that `next` passes before the next live node. They are linked, not live:
 //!    they are in use until they are unlinked, and a relocated one is remembered with its lower
 //!    fence, in case that no queue will unlink it;
-//! 4. goes on at the node's upper fence.
+//! 4. goes on at the node's upper fence, where the next live node begins. When that one begins
+//!    elsewhere a split has not ended: its lower half is repaired, if its client has failed, and
+//!    READ again. The collection may run before the sweep that follows a death, for a write
+//!    without room.
 //!
 //! An image that changes is READ again. A node that splits during the walk is marked in its new
 //! extent, and its new sibling is met next, or is in the log.
@@ -29,7 +32,7 @@
 
 use std::borrow::Cow;
 
-use dmtree_fabric::{GlobalAddr, Result, Step};
+use dmtree_fabric::{Result, Step};
 use dmtree_pool::{BlockPtr, Span};
 
 use crate::Route;
@@ -37,7 +40,7 @@ use crate::format::{SlotState, Stored, inner};
 use crate::leaf::{Blocks, LeafCopy, Leaves, NodeHeader, block_of};
 use crate::lock::{Confirmed, TableLocks};
 use crate::maintenance::{Collection, GcRun};
-use crate::recovery::LeafRecovery;
+use crate::recovery::{InnerRecovery, LeafRecovery};
 use crate::router::Router;
 
 impl Collection<'_> {
@@ -65,12 +68,15 @@ impl Collection<'_> {
                 let hi = Blocks(c).fence(h.hi).await?;
                 let lo = Blocks(c).fence(h.lo).await?.unwrap_or_default();
                 if &lo[..] <= key && hi.as_deref().is_none_or(|hi| key < hi) {
-                    let bytes = u64::from(c.node.inner_arena.key().object_bytes);
-                    gc_run.live.add(Span::object(node.addr, bytes));
-                    let keys = inner::records(&g, &image).map(|r| r.key);
-                    [h.lo, h.hi].into_iter().chain(keys).for_each(|s| mark_stored(s, gc_run));
-                    self.inner_tombstones(h.next, gc_run).await?;
-                    return Ok(hi.map(Cow::into_owned));
+                    let own = NodeHeader::of(&g, node.addr, &image);
+                    if self.inner_tombstones(&own, gc_run).await? {
+                        let bytes = u64::from(c.node.inner_arena.key().object_bytes);
+                        gc_run.live.add(Span::object(node.addr, bytes));
+                        let keys = inner::records(&g, &image).map(|r| r.key);
+                        [h.lo, h.hi].into_iter().chain(keys).for_each(|s| mark_stored(s, gc_run));
+                        return Ok(hi.map(Cow::into_owned));
+                    }
+                    InnerRecovery(c).help(node.addr).await?;
                 }
             }
             c.node.cache.invalidate(level, &node);
@@ -78,20 +84,22 @@ impl Collection<'_> {
         }
     }
 
-    /// Marks tombstones of inner nodes that are still linked.
-    async fn inner_tombstones(self, first: GlobalAddr, gc_run: &mut GcRun) -> Result<()> {
+    /// Marks tombstones of inner nodes that are still linked behind a node. False: the next live
+    /// one does not begin where the node ends.
+    async fn inner_tombstones(self, of: &NodeHeader, gc_run: &mut GcRun) -> Result<bool> {
         let bytes = u64::from(self.0.node.inner_arena.key().object_bytes);
-        let mut at = first;
+        let mut at = of.next;
         while !at.is_null() {
             let h = NodeHeader::read(self.0, at).await?;
             if h.forward.is_null() {
-                break;
+                // A root whose place a bulk load takes names the new root, which is no sibling.
+                return Ok(h.lo == of.hi || h.level != of.level || h.lo == of.lo);
             }
             gc_run.own.linked.add(Span::object(at, bytes));
             at = h.next;
             self.0.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Marks the leaf that covers a key, its table and its blocks, and the tombstones on the way to
@@ -100,14 +108,17 @@ impl Collection<'_> {
         let c = self.0;
         let mut route = Router(c).route(key).await?;
         let mut backoff = c.ep.backoff("a leaf to mark", route.leaf);
-        let leaf = loop {
+        let (leaf, passed) = loop {
             if let Some(leaf) = self.settled(&route).await? {
                 let h = leaf.header(c);
                 if h.ver.generation == route.generation && h.forward.is_null() {
                     let lo = Blocks(c).fence(h.lo).await?.unwrap_or_default();
                     let hi = Blocks(c).fence(h.hi).await?;
                     if &lo[..] <= key && hi.as_deref().is_none_or(|hi| key < hi) {
-                        break leaf;
+                        match self.leaf_tombstones(&leaf).await? {
+                            Some(passed) => break (leaf, passed),
+                            None => _ = LeafRecovery(c).help_route(&route).await?,
+                        }
                     }
                 }
             }
@@ -116,9 +127,16 @@ impl Collection<'_> {
             route = Router(c).walk_route(key, &fresh).await?.unwrap_or(fresh);
         };
         self.copy(&leaf, gc_run);
-        let h = leaf.header(c);
-        let hi = Blocks(c).fence(h.hi).await?;
-        self.leaf_tombstones(h.next, hi.as_deref(), gc_run).await?;
+        let hi = Blocks(c).fence(leaf.header(c).hi).await?;
+        for (route, is_moved) in passed {
+            gc_run.own.linked.add(Span::object(route.leaf, c.node.leaf_bytes(route.capacity)));
+            if c.node.has_tables() {
+                gc_run.own.linked.add(Span::table(route.table));
+            }
+            if is_moved {
+                gc_run.own.moved.extend(hi.as_deref().map(|lo| (lo.to_vec(), route)));
+            }
+        }
         Ok(hi.map(Cow::into_owned))
     }
 
@@ -157,36 +175,25 @@ impl Collection<'_> {
         }
     }
 
-    /// Marks tombstones of leaves that are still linked, by `next` or by each other.
-    async fn leaf_tombstones(
-        self,
-        first: GlobalAddr,
-        begin: Option<&[u8]>,
-        gc_run: &mut GcRun,
-    ) -> Result<()> {
-        let mut at = first;
+    /// The tombstones that are still linked behind a leaf, by `next` or by each other, and whether
+    /// each was relocated. `None`: the next live leaf does not begin where the leaf ends.
+    async fn leaf_tombstones(self, leaf: &LeafCopy) -> Result<Option<Vec<(Route, bool)>>> {
+        let c = self.0;
+        let of = NodeHeader::of(&c.node.g, leaf.addr, &leaf.bytes);
+        let (mut at, mut passed) = (of.next, Vec::new());
         while !at.is_null() {
-            let h = NodeHeader::read(self.0, at).await?;
-            if h.forward.is_null() || !h.is_leaf(&self.0.node) {
-                break;
+            let h = NodeHeader::read(c, at).await?;
+            if h.forward.is_null() || !h.is_leaf(&c.node) {
+                return Ok((h.lo == of.hi).then_some(passed));
             }
-            gc_run.own.linked.add(Span::object(at, self.0.node.leaf_bytes(h.slots)));
-            if self.0.node.has_tables() {
-                gc_run.own.linked.add(Span::table(h.table));
-            }
-            let successor = NodeHeader::read(self.0, h.forward).await?;
-            if successor.lo == h.lo {
-                let route = h.route(at);
-                gc_run.own.moved.extend(begin.map(|lo| (lo.to_vec(), route)));
-                at = h.forward;
-            } else {
-                // A merge in progress: its left neighbour is marked, and the chain continues behind
-                // it.
-                at = h.next;
-            }
-            self.0.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
+            let is_moved = NodeHeader::read(c, h.forward).await?.lo == h.lo;
+            passed.push((h.route(at), is_moved));
+            // A merge in progress: its left neighbour is the leaf, and the chain continues behind
+            // it.
+            at = if is_moved { h.forward } else { h.next };
+            c.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
         }
-        Ok(())
+        Ok(Some(passed))
     }
 }
 

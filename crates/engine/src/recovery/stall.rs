@@ -10,7 +10,8 @@
 //! 2. the leaf, the blocks of its fences, and the blocks of its keys;
 //! 3. the chain of tombstones from `next` and from the forwarding pointer, each with its lower
 //!    fence;
-//! 4. the parent, where the record of a tombstone has to go.
+//! 4. the parent, where the record of a tombstone has to go; and what the parent's own repair would
+//!    READ, while its lock is held: a relocation holds both.
 //!
 //! For an inner node: its neighbours, the blocks of its records and of its right sibling's lower
 //! fence, the headers of its children, and the chains behind those that forward.
@@ -27,6 +28,7 @@ use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{GlobalAddr, Result, Step};
 
 use crate::format::{Place, SlotState, UnvalidatedRecord, slot, unvalidated_record};
+use crate::inner::InnerLocks;
 use crate::leaf::{Blocks, NodeHeader, Pair, Validation, pair_of};
 use crate::lock::is_memory;
 use crate::router::Router;
@@ -65,6 +67,7 @@ pub(crate) async fn diagnose_leaf(c: &Client, leaf: GlobalAddr) -> Result<()> {
     }
     if !h.forward.is_null() {
         inspect_parent(c, &h).await?;
+        inspect_parent_lock(c, &h).await?;
         inspect_chain(c, h.forward, leaf).await?;
     }
     inspect_chain(c, h.next, leaf).await?;
@@ -115,6 +118,20 @@ async fn inspect_chain(c: &Client, first: GlobalAddr, leaf: GlobalAddr) -> Resul
 async fn inspect_parent(c: &Client, tombstone: &NodeHeader) -> Result<()> {
     match Blocks(c).fence_key_in(&tombstone.lo, Validation::Unvalidated).await {
         Ok(low) => only_away(Router(c).fresh_route(&low.unwrap_or_default()).await),
+        Err(e) => only_away::<()>(Err(e)),
+    }
+}
+
+/// The repair of a relocated leaf takes the lock of its parent. When that is held, the parent may
+/// have to be repaired first.
+async fn inspect_parent_lock(c: &Client, tombstone: &NodeHeader) -> Result<()> {
+    let low = Blocks(c).fence_key_in(&tombstone.lo, Validation::Unvalidated).await;
+    let Ok(low) = low else { return Ok(()) };
+    let Some((parent, _)) = c.node.cache.lookup(1, &low.unwrap_or_default()) else { return Ok(()) };
+    let lock = c.ep.read(InnerLocks(c).word(parent.addr), 8).await;
+    match lock.map(|lock| lock.word(0)) {
+        Ok(0) => Ok(()),
+        Ok(_) => diagnose_inner(c, parent.addr).await,
         Err(e) => only_away::<()>(Err(e)),
     }
 }
