@@ -95,6 +95,11 @@ impl Index {
         (0..nodes).try_for_each(|i| self.session_on(i)?.set_cache_bytes(bytes))
     }
 
+    #[cfg(test)]
+    pub(crate) fn opened(&self) -> &OpenIndex {
+        &self.0.open
+    }
+
     /// A session for the present thread; every new one goes to the next compute node in turn.
     ///
     /// # Errors

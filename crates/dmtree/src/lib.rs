@@ -31,6 +31,7 @@ mod index;
 #[cfg(feature = "tcp")]
 #[cfg_attr(not(feature = "durable"), path = "no_journal_node.rs")]
 mod journal_node;
+mod keeper;
 pub mod keys;
 mod latency;
 mod open;

@@ -17,6 +17,7 @@ use crate::async_client::{Door, Mailbox};
 use crate::counters::{CounterSum, SessionCounters};
 use crate::durable::DurableIndexes;
 use crate::incarnation::Incarnation;
+use crate::keeper::Keeper;
 use crate::pool::locked;
 
 pub(crate) struct OpenIndex {
@@ -28,6 +29,8 @@ pub(crate) struct OpenIndex {
     number: Option<IndexNumber>,
     /// Budget of the cache of each compute node.
     cache_bytes: AtomicU64,
+    /// Other processes use it, too.
+    is_shared: bool,
     nodes: Mutex<Arc<Nodes>>,
     /// The number of changes: the incarnation is over, there is a new one, or the index was
     /// removed.
@@ -47,6 +50,7 @@ pub(crate) struct OpenIndex {
 /// The compute nodes of one incarnation, as the index uses them.
 pub(crate) struct Nodes {
     /// They end first.
+    _keepers: Vec<Keeper>,
     _workers: Workers,
     pub(crate) incarnation: Arc<Incarnation>,
     /// One for every compute node.
@@ -58,7 +62,7 @@ impl Nodes {
         incarnation: &Arc<Incarnation>,
         options: &Options,
         root: Root,
-        cache_bytes: u64,
+        (cache_bytes, is_shared): (u64, bool),
         journal: Option<&IndexJournal>,
     ) -> Result<Self> {
         let cluster = &incarnation.cluster;
@@ -75,7 +79,13 @@ impl Nodes {
             let client = move |ep| -> AnyIndex { Box::new(DmTree::client(ep, tree.clone())) };
             workers.start(&pool, DmTree::workers(options), client)?;
         }
-        Ok(Self { _workers: workers, incarnation: incarnation.clone(), trees })
+        let keeper = |(i, tree): (usize, &Arc<DmNode>)| {
+            Keeper::start(cluster.compute_node(i)?, tree.clone())
+        };
+        let kept = trees.iter().enumerate().filter(|_| is_shared);
+        let keepers = kept.map(keeper).collect::<Result<Vec<_>>>()?;
+        let incarnation = incarnation.clone();
+        Ok(Self { _keepers: keepers, _workers: workers, incarnation, trees })
     }
 }
 
@@ -91,11 +101,12 @@ impl OpenIndex {
         entry: &IndexEntry,
         options: Options,
         incarnation: &Arc<Incarnation>,
-        cache_bytes: u64,
+        (cache_bytes, is_shared): (u64, bool),
         journal: Option<IndexJournal>,
     ) -> Result<Self> {
         let root = Root { index: entry.id, word: entry.root_word };
-        let nodes = Nodes::new(incarnation, &options, root, cache_bytes, journal.as_ref())?;
+        let of = (cache_bytes, is_shared);
+        let nodes = Nodes::new(incarnation, &options, root, of, journal.as_ref())?;
         Ok(Self {
             id: entry.id,
             name: entry.name.clone(),
@@ -103,6 +114,7 @@ impl OpenIndex {
             root,
             number: journal.map(|journal| journal.number()),
             cache_bytes: AtomicU64::new(cache_bytes),
+            is_shared,
             nodes: Mutex::new(Arc::new(nodes)),
             news: AtomicU64::new(1),
             dropped: AtomicBool::new(false),
@@ -126,9 +138,9 @@ impl OpenIndex {
         incarnation: &Arc<Incarnation>,
         durable: Option<&DurableIndexes>,
     ) -> Result<Nodes> {
-        let cache_bytes = self.cache_bytes.load(Ordering::Relaxed);
+        let of = (self.cache_bytes.load(Ordering::Relaxed), self.is_shared);
         let journal = durable.zip(self.number).map(|(durable, number)| durable.part(number));
-        Nodes::new(incarnation, &self.options, self.root, cache_bytes, journal.as_ref())
+        Nodes::new(incarnation, &self.options, self.root, of, journal.as_ref())
     }
 
     /// Gives the cache of each compute node another budget, which later incarnations have, too.

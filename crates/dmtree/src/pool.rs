@@ -416,7 +416,8 @@ impl PoolInner {
     ) -> Result<OpenIndex> {
         check_system(entry)?;
         let options = stored_options(entry)?;
-        OpenIndex::new(entry, options, &self.incarnation(), self.cache_bytes, journal)
+        let of = (self.cache_bytes, self.how.is_some());
+        OpenIndex::new(entry, options, &self.incarnation(), of, journal)
     }
 
     pub(crate) fn stats(self: &Arc<Self>) -> Result<PoolStats> {

@@ -370,6 +370,16 @@ impl DmNode {
         }
     }
 
+    /// Whether maintenance has work: some loads.
+    pub fn is_maintenance_due(&self) -> bool {
+        self.maintenance.any()
+            || self.maintenance.is_sweep_due(&self.pool)
+            || self.is_build_due()
+            || self.are_images_due()
+            || self.is_cut_due()
+            || self.pool.reclaimer().reclaim_due()
+    }
+
     /// Whether leaves wait for an image, or images have to go: two loads.
     pub(crate) fn are_images_due(&self) -> bool {
         self.budget.is_due() || self.is_admission_due()

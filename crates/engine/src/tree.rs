@@ -58,11 +58,7 @@ impl DmTree {
 
     /// Whether maintenance has work: some loads, for callers that ask after every write.
     pub fn maintenance_due(&self) -> bool {
-        self.client.node.maintenance.any()
-            || self.client.node.is_build_due()
-            || self.client.node.are_images_due()
-            || self.client.node.is_cut_due()
-            || self.client.node.pool.reclaimer().reclaim_due()
+        self.client.node.is_maintenance_due()
     }
 
     /// Writes a key.

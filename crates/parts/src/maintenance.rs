@@ -104,8 +104,13 @@ impl<C: Chore, G> Maintenance<C, G> {
         *self.gc.lock().expect("no panic under this lock") = Some(gc);
     }
 
-    /// Whether deaths have been handled completely since the last call.
+    /// Whether deaths have been handled completely since the last sweep: loads.
     pub fn is_sweep_due(&self, pool: &PoolNode) -> bool {
+        self.swept.load(Ordering::Relaxed) < pool.membership().deaths()
+    }
+
+    /// The same, for the client that begins a sweep then: the next one is due after further deaths.
+    pub fn begin_sweep(&self, pool: &PoolNode) -> bool {
         let deaths = pool.membership().deaths();
         self.swept.fetch_max(deaths, Ordering::Relaxed) < deaths
     }

@@ -61,7 +61,7 @@ impl Sweep<'_> {
     /// Whether a death has been handled completely since this node swept last; if so a sweep
     /// begins.
     pub(crate) fn begin(self) {
-        if self.0.node.maintenance.is_sweep_due(&self.0.node.pool) {
+        if self.0.node.maintenance.begin_sweep(&self.0.node.pool) {
             report(Event::Repair, || "a sweep begins: a death is complete".to_owned());
             self.0.node.push_chore(Chore::Sweep(Vec::new()));
         }

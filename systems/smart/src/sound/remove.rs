@@ -137,7 +137,7 @@ impl Removals<'_> {
     // ---- maintenance ----
 
     pub(crate) async fn maintain_op(&self) -> Result<Work> {
-        if self.0.node.maintenance.is_sweep_due(&self.0.node.pool)
+        if self.0.node.maintenance.begin_sweep(&self.0.node.pool)
             && self.0.node.pool.membership().is_first()
         {
             self.0.node.maintenance.push(Task::Gc);
