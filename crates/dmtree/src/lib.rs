@@ -26,12 +26,12 @@ mod durable;
 mod export;
 mod feed;
 mod filled;
+mod idle_maintenance;
 mod incarnation;
 mod index;
 #[cfg(feature = "tcp")]
 #[cfg_attr(not(feature = "durable"), path = "no_journal_node.rs")]
 mod journal_node;
-mod keeper;
 pub mod keys;
 mod latency;
 mod open;

@@ -16,8 +16,8 @@ use dmtree_pool::IndexEntry;
 use crate::async_client::{Door, Mailbox};
 use crate::counters::{CounterSum, SessionCounters};
 use crate::durable::DurableIndexes;
+use crate::idle_maintenance::IdleMaintenance;
 use crate::incarnation::Incarnation;
-use crate::keeper::Keeper;
 use crate::pool::locked;
 
 pub(crate) struct OpenIndex {
@@ -50,7 +50,7 @@ pub(crate) struct OpenIndex {
 /// The compute nodes of one incarnation, as the index uses them.
 pub(crate) struct Nodes {
     /// They end first.
-    _keepers: Vec<Keeper>,
+    _maintenance: Vec<IdleMaintenance>,
     _workers: Workers,
     pub(crate) incarnation: Arc<Incarnation>,
     /// One for every compute node.
@@ -79,13 +79,13 @@ impl Nodes {
             let client = move |ep| -> AnyIndex { Box::new(DmTree::client(ep, tree.clone())) };
             workers.start(&pool, DmTree::workers(options), client)?;
         }
-        let keeper = |(i, tree): (usize, &Arc<DmNode>)| {
-            Keeper::start(cluster.compute_node(i)?, tree.clone())
+        let start = |(i, tree): (usize, &Arc<DmNode>)| {
+            IdleMaintenance::start(cluster.compute_node(i)?, tree.clone())
         };
-        let kept = trees.iter().enumerate().filter(|_| is_shared);
-        let keepers = kept.map(keeper).collect::<Result<Vec<_>>>()?;
+        let shared = trees.iter().enumerate().filter(|_| is_shared);
+        let maintenance = shared.map(start).collect::<Result<Vec<_>>>()?;
         let incarnation = incarnation.clone();
-        Ok(Self { _keepers: keepers, _workers: workers, incarnation, trees })
+        Ok(Self { _maintenance: maintenance, _workers: workers, incarnation, trees })
     }
 }
 

@@ -24,12 +24,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PIECES: usize = 256;
 
 /// Does the maintenance of an index on a compute node, until it is dropped.
-pub(crate) struct Keeper {
+pub(crate) struct IdleMaintenance {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
+impl IdleMaintenance {
     pub(crate) fn start(pool: Arc<PoolNode>, node: Arc<DmNode>) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -41,7 +41,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for IdleMaintenance {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else { return };
@@ -61,7 +61,7 @@ fn keep(pool: &PoolNode, node: &Arc<DmNode>, stop: &AtomicBool) {
         let is_due = node.is_maintenance_due();
         if is_due && was_due {
             // What has failed is due at the next look. A node that is no member any more has
-            // another incarnation soon, and another keeper.
+            // another incarnation soon, and another thread for it.
             let _ = catch_up(pool, node, stop);
         }
         was_due = is_due;
@@ -105,13 +105,13 @@ mod tests {
             (nodes.incarnation.cluster.compute_node(0).expect("one"), &nodes.trees[0]);
         index.opened().set_cache_bytes(256 << 10).expect("it fits");
         assert!(tree.is_maintenance_due());
-        let keeper = Keeper::start(node, tree.clone()).expect("a thread");
+        let maintenance = IdleMaintenance::start(node, tree.clone()).expect("a thread");
         let began = Instant::now();
         while tree.is_maintenance_due() {
             assert!(began.elapsed() < Duration::from_secs(20), "{:?}", tree.due());
             std::thread::sleep(Duration::from_millis(5));
         }
-        drop(keeper);
+        drop(maintenance);
         let caches = index.stats().expect("stats").caches;
         assert!(caches[0].used_bytes + caches[0].image_bytes <= 256 << 10, "{caches:?}");
     }
