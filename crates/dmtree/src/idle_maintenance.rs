@@ -4,7 +4,8 @@
 //! wait for it: for a lock that a failed operation has left, for tables that this process owns now,
 //! and, after a death, for the garbage collection, which the first process does for all. So a
 //! thread looks at the index now and then, and does what is due at two looks in a row: then the
-//! sessions do not come to it.
+//! sessions do not come to it. It is no worker of the index (`dmtree_parts::worker`): those keep an
+//! endpoint and wake a thousand times a second, and an error ends them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -291,8 +291,12 @@ impl PoolInner {
                 false => Ok((open.clone(), None)),
             };
             let prepared = opened.values().map(prepare).collect::<Result<Vec<_>>>()?;
+            let mut left = Vec::with_capacity(prepared.len());
             for (open, nodes) in prepared {
-                nodes.map_or_else(|| open.close(), |nodes| open.enter(nodes));
+                match nodes {
+                    Some(nodes) => left.push(open.enter(nodes)),
+                    None => open.close(),
+                }
             }
             let mut incarnations = locked(&self.incarnations);
             (incarnations.is_joining, incarnations.trouble) = (false, None);
@@ -300,11 +304,12 @@ impl PoolInner {
             self.number.store(incarnation.number, Ordering::Release);
             drop(incarnations);
             opened.values().for_each(|open| open.notify());
-            former
+            (left, former)
         };
-        // Its threads end here, outside the locks.
+        let watched = self.watch(&incarnation);
+        // The threads of the former one end here, outside the locks: clients work again meanwhile.
         drop(former);
-        self.watch(&incarnation)
+        watched
     }
 }
 

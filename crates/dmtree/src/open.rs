@@ -152,10 +152,10 @@ impl OpenIndex {
         Ok(())
     }
 
-    /// New sessions use these nodes from now on.
-    pub(crate) fn enter(&self, nodes: Nodes) {
-        let former = std::mem::replace(&mut *locked(&self.nodes), Arc::new(nodes));
-        drop(former);
+    /// New sessions use these nodes from now on. The former ones wait for their threads when they
+    /// are dropped: the caller does that without a lock.
+    pub(crate) fn enter(&self, nodes: Nodes) -> Arc<Nodes> {
+        std::mem::replace(&mut *locked(&self.nodes), Arc::new(nodes))
     }
 
     /// The compute node of the next session, round robin.

@@ -92,7 +92,7 @@ impl Collection<'_> {
         while !at.is_null() {
             let h = NodeHeader::read(self.0, at).await?;
             if h.forward.is_null() {
-                // A root whose place a bulk load takes names the new root, which is no sibling.
+                // The root that a bulk load replaces names the new root, which is no sibling.
                 return Ok(h.lo == of.hi || h.level != of.level || h.lo == of.lo);
             }
             gc_run.own.linked.add(Span::object(at, bytes));
